@@ -50,6 +50,7 @@ from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitor
 from holdfast.bootstrap.wiring.probe_loss import probe_loss
 from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
+from holdfast.bootstrap.wiring.reference_model import compute_reference, reference_of_run
 from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from holdfast.application.data.reference_column import ReferenceColumn
     from holdfast.application.monitoring.monitor_thread import MonitorThread
     from holdfast.application.training.loop import TrainRun
     from holdfast.bootstrap.wiring.container import Container
@@ -339,6 +341,7 @@ class Run:
         """Build the model, choose its micro-batch, and subscribe the handlers to the finished parts."""
         settings, group, report = self.settings, container.process_group(), self._report
         hardware, built = container.hardware(), container.model()
+        column = reference_of_run(built, settings, hardware, folder)
         balance_experts(built, settings, report=report)
         compilations = compile_model(built, settings, hardware, stack, keep_choice=folder.decide, report=report)
         account = account_time(self.directory, self._time, stack, began=self._began, compilations=compilations)
@@ -353,14 +356,13 @@ class Run:
         rows, adapt = begin_micro_batch(
             model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
         )
-        container.late_micro_batch().set(rows)
+        self._complete(container, model, rows, column)
         probe_loss(model, report=report)
-        post_mortem = build_post_mortem(settings, self.directory, group)
         parts: RunParts = container.run_parts()
         start = {"batch_size": settings.optimizer.num_rows, "excluded": container.excluded().digest}
         start |= describe_machine(model.trainable.hardware, hardware.get("optimizer.device"), group.size)
         handlers = OpenHandlers(
-            post_mortem=post_mortem,
+            post_mortem=build_post_mortem(settings, self.directory, group),
             account=account,
             watchdog=watchdog if settings.recovery.watchdog.enabled else None,
             metrics=metrics,
@@ -373,6 +375,12 @@ class Run:
         own += trial_subscriptions(parts) if self.awaits_verdicts else []
         subscribe_all(parts, handlers, own, stack)
         return parts
+
+    def _complete(self, container: Container, model: ModelParts, rows: int, column: ReferenceColumn | None) -> None:
+        """Let the container have the micro-batch, and the column of the reference model without gaps."""
+        container.late_micro_batch().set(rows)
+        container.late_reference().set(column)
+        compute_reference(model, column, container.tokens, report=self._report, show=self._screen.show)
 
     def _of_data(
         self, container: Container, parts: RunParts, folder: SharedRunFolder, stack: ExitStack

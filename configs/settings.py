@@ -21,7 +21,7 @@ from holdfast.configs.sections.monitors import (
     JsonlMonitorSettings,
     MonitorSettings,
 )
-from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
+from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DpoSettings, OptimizerSettings
 from holdfast.configs.sections.profile import ProfileSettings
 from holdfast.configs.sections.recovery import RecoverySettings
 from holdfast.configs.sections.resources import ResourceSettings
@@ -106,6 +106,30 @@ class TrainSettings(BaseSettings):
             self.__dict__["tokenizer"] = followed  # frozen for everybody else
         return self
 
+    @field_validator("optimizer")
+    @classmethod
+    def _is_of_its_task(cls, optimizer: OptimizerSettings, info: ValidationInfo) -> OptimizerSettings:
+        if "data" not in info.data:
+            return optimizer
+        task = info.data["data"].task
+        if task != "preference":
+            if optimizer.dpo != DpoSettings():
+                msg = f"has dpo, which belongs to data.task=preference, but data.task is {task}: change either"
+                raise ValueError(msg)
+        elif optimizer.kind not in ("accelerate", "deepspeed"):
+            msg = f"has kind={optimizer.kind}, which cannot train on data.task=preference: use accelerate"
+            raise ValueError(msg)
+        return optimizer
+
+    @field_validator("model")
+    @classmethod
+    def _computes_the_loss_of_its_task(cls, model: ModelSettings, info: ValidationInfo) -> ModelSettings:
+        is_of_pairs = "data" in info.data and info.data["data"].task == "preference"
+        if is_of_pairs and model.loss not in ("auto", "chunked", "plain"):
+            msg = f"has loss={model.loss}, but the loss of data.task=preference is DPO: set model.loss=auto"
+            raise ValueError(msg)
+        return model
+
     @field_validator("ledger")
     @classmethod
     def _stores_no_hash_in_plain(cls, ledger: LedgerSettings, info: ValidationInfo) -> LedgerSettings:
@@ -154,7 +178,9 @@ class TrainSettings(BaseSettings):
         msg = ""
         data, evaluation = info.data.get("data"), info.data.get("evaluation")
         has_sets = evaluation is not None and evaluation.sets
-        if data is not None and not (data.holdout or data.folds is not None or has_sets):
+        if data is not None and data.task == "preference" and "bits_per_byte" in recovery.early_stopping.metric:
+            msg = "pairs of data.task=preference have no bits per byte: set recovery.early_stopping.metric=eval_loss"
+        elif data is not None and not (data.holdout or data.folds is not None or has_sets):
             msg = "data.holdout is 0, so there are no documents to evaluate on: hold out a part of the data"
         elif evaluation is not None and not evaluation.every:
             msg = "evaluation.every is 0, so there are no evaluations during training: set it to a number of steps"
@@ -162,6 +188,17 @@ class TrainSettings(BaseSettings):
             msg = f"has early_stopping.patience={recovery.early_stopping.patience}, but {msg}"
             raise ValueError(msg)
         return recovery
+
+    @field_validator("evaluation")
+    @classmethod
+    def _compares_held_out_pairs(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
+        if evaluation.sets and "data" in info.data and info.data["data"].task == "preference":
+            msg = (
+                "has sets, but with data.task=preference only held-out pairs have reference log-probabilities: leave "
+                "evaluation.sets out, and set data.holdout"
+            )
+            raise ValueError(msg)
+        return evaluation
 
     @field_validator("profile")
     @classmethod

@@ -49,8 +49,8 @@ class ConsoleMonitor(Monitor):
     control characters, and one for each phase longer than ``shortest_phase`` seconds. If ``is_quiet``, only lines that
     report a problem are shown. ``file`` is standard error by default. Each budget may be None. The figures are the
     metrics ``loss`` and ``tokens_per_second`` (both smoothed over about ten steps), ``lr``, ``tokens`` (since the run's
-    start), ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss`` and ``eval_bits_per_byte``; other metrics are
-    not shown.
+    start), ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss``, ``eval_bits_per_byte`` and
+    ``eval_reward_accuracy``; other metrics are not shown.
 
     A separate thread writes, so a stopped terminal (Ctrl-S) or a full pipe does not block the loop: if more than 1,000
     lines wait, the oldest are dropped. Raises ``TrainingError`` once if the console can no longer be written to.
@@ -223,7 +223,10 @@ def _row(text: Text, share: float | None, width: int, *before: str) -> Renderabl
 
 
 def _evaluation(step: int, metrics: Mapping[str, float]) -> str:
-    line = f"step {step} · evaluation {metrics['eval_loss']:.3f} nats/token"
+    unit = "pair" if "eval_reward_accuracy" in metrics else "token"
+    line = f"step {step} · evaluation {metrics['eval_loss']:.3f} nats/{unit}"
+    if unit == "pair":
+        line += f" · {metrics['eval_reward_accuracy']:.1%} of the pairs in the right order"
     if "eval_bits_per_byte" in metrics:
         line += f" · {metrics['eval_bits_per_byte']:.2f} bits per byte"
     return line

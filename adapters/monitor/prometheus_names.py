@@ -64,7 +64,7 @@ COUNTERS = {
 
 GAUGES = {
     "tokens": ExportedGauge("trained_tokens", "Tokens trained on since the start of the run."),
-    "loss": ExportedGauge("loss", "Mean loss of the last step in nats per token."),
+    "loss": ExportedGauge("loss", "Mean loss of the last step in nats per token, or per pair of preferences."),
     "lr": ExportedGauge("learning_rate", "Learning rate of the last step."),
     "grad_norm": ExportedGauge("gradient_norm", "Norm of the gradient of the last step before clipping."),
     "tokens_per_second": ExportedGauge("tokens_per_second", "Tokens per second of the last step."),
@@ -79,7 +79,9 @@ GAUGES = {
     "median_rank_seconds": ExportedGauge("median_rank_step_seconds", "Median step time of the rank in the middle."),
     "goodput": ExportedGauge("goodput_ratio", "Share of the time of the run spent computing steps that count."),
     "mfu": ExportedGauge("mfu_ratio", "Share of the peak arithmetic of all devices that is used."),
-    "eval_loss": ExportedGauge("eval_loss", "Mean loss of the held-out documents in nats per token."),
+    "eval_loss": ExportedGauge(
+        "eval_loss", "Mean loss of the held-out documents in nats per token, or per pair of preferences."
+    ),
     "eval_bits_per_byte": ExportedGauge("eval_bits_per_byte", "Loss of the held-out documents in bits per byte."),
 }
 """The gauges by the metric of the run that they show."""

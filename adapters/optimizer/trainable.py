@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, SupportsFloat, final
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from holdfast.adapters.optimizer.engine import TrainingEngine
+    from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
+    from holdfast.adapters.shared.modeling.expert_balance import ExpertBalance
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Hardware
@@ -148,9 +150,15 @@ class TorchTrainable(Trainable):
                 self._engine.rest()
 
     def _summed_loss(self, batch: Batch, *, last: bool = True) -> Tensor:
-        arrays = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "loss_mask": batch.loss_mask}
+        arrays: dict[str, NDArray[Any]] = {
+            "input_ids": batch.input_ids,
+            "position_ids": batch.position_ids,
+            "loss_mask": batch.loss_mask,
+        }
         if self._engine.device.type != "cpu":  # a device would have to be waited for to find them there
             arrays |= {"document_ends": batch.document_ends, "target_places": batch.target_places}
+        if batch.reference is not None:
+            arrays |= {"target_pieces": batch.target_pieces, "reference_margins": batch.reference_margins}
         inputs = self._copies.copy(arrays)
         self._engine.ready()
         return self._engine.summed_loss(inputs, last=last)
@@ -171,8 +179,7 @@ class TorchTrainable(Trainable):
 
     def figures(self) -> Mapping[str, Tensor]:
         """Return further figures of the update as ``Update`` promises."""
-        balance = self._engine.model.balance
-        return {} if balance is None else balance.figures()
+        return {name: value for part in self._counting() for name, value in part.figures().items()}
 
     def retry(self) -> bool:
         """Drop non-finite gradients; return whether they may be finite when computed again."""
@@ -185,8 +192,13 @@ class TorchTrainable(Trainable):
         self._engine.discard()
 
     def _forget_figures(self) -> None:
-        if self._engine.model.balance is not None:
-            self._engine.model.balance.forget()
+        for part in self._counting():
+            part.forget()
+
+    def _counting(self) -> Sequence[ExpertBalance | DpoLoss]:
+        """Return the parts of the model that count figures of an update, in the same order on all ranks."""
+        model = self._engine.model
+        return [part for part in (model.balance, model.preference) if part is not None]
 
 
 @final

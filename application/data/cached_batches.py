@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from holdfast.application.data.reference_column import ReferenceColumn
     from holdfast.application.data.row_packer import Rows
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.mixture import Mixture
@@ -58,6 +59,13 @@ class CachedBatches:
         self.grown = grown
         self.threads = 0
         self.max_threads = 0
+
+    def with_reference(self, reference: ReferenceColumn) -> CachedBatches:
+        """Return the same batches of preferences, with the log-probabilities of ``reference``."""
+        sources = [source.with_reference(reference) for source in self.sources]
+        return CachedBatches(
+            sources, self.mixture, self._share, length=self._length, epochs=self.epochs, grown=self.grown
+        )
 
     @property
     def num_rows(self) -> int:

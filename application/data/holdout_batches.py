@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, NamedTuple, Protocol, final
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from holdfast.domain.data.sample_order import unit_order
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from holdfast.application.data.reference_column import ReferenceColumn
     from holdfast.application.data.text_reader import TextReader
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.exclusion import Exclusion
@@ -26,8 +27,15 @@ if TYPE_CHECKING:
     from holdfast.ports.token_source import Tokens, TokenSource
 
 
-SourcedTokens = tuple["Tokens", "NDArray[np.int64]"]
-"""Documents, and the number of the source of each, int64 (documents,), -1 for a document of no source."""
+class SourcedTokens(NamedTuple):
+    """Documents, and the number of the source of each, int64 (documents,), -1 for a document of no source.
+
+    ``reference``, float64 (documents, 2), are the log-probabilities of pairs under the reference model, if known.
+    """
+
+    tokens: Tokens
+    sources: NDArray[np.int64]
+    reference: NDArray[np.float64] | None = None
 
 
 class SourceNumbers(Protocol):
@@ -70,7 +78,7 @@ class TextGroups(TokenGroups):
         for number in unit_order(len(units), self._seed, 0).tolist():
             reader, place, unit = units[number]
             for group in reader.tokens(unit, wanted=self._holdout.holds):
-                yield group.tokens, self._source_numbers(place, group.scores)
+                yield SourcedTokens(group.tokens, self._source_numbers(place, group.scores))
 
 
 @final
@@ -84,7 +92,47 @@ class ShardGroups(TokenGroups):
         """Yield the documents from the first on."""
         for shard in self._tokens.shards():
             tokens = self._tokens.open(shard)
-            yield tokens, np.zeros(len(tokens.hashes), np.int64)
+            yield SourcedTokens(tokens, np.zeros(len(tokens.hashes), np.int64))
+
+
+@final
+class PairGroups(TokenGroups):
+    """All preferences of the token caches that ``open_caches`` returns, with the shards of all in one shuffled order.
+
+    ``reference`` returns their log-probabilities, None if they are not known.
+    """
+
+    def __init__(
+        self,
+        open_caches: Callable[[], Sequence[TokenSource]],
+        reference: Callable[[], ReferenceColumn | None],
+        seed: int,
+    ) -> None:
+        self._open_caches = open_caches
+        self._reference = reference
+        self._seed = seed
+
+    def __iter__(self) -> Iterator[SourcedTokens]:
+        """Yield the documents from the first on."""
+        reference = self._reference()
+        shards = [
+            (number, cache, shard) for number, cache in enumerate(self._open_caches()) for shard in cache.shards()
+        ]
+        for place in unit_order(len(shards), self._seed, 0).tolist():
+            number, cache, shard = shards[place]
+            sources = np.full(shard.num_documents, number)
+            yield SourcedTokens(
+                cache.open(shard), sources, None if reference is None else reference.of(cache, shard)
+            )  # fmt: skip
+
+
+class _HeldOut(NamedTuple):
+    """The ids of a document, its loss mask, the number of its source, and the log-probabilities of a pair (2,)."""
+
+    ids: NDArray[np.unsignedinteger]
+    mask: NDArray[np.bool_] | None
+    source: int
+    reference: NDArray[np.float64] | None
 
 
 @final
@@ -93,6 +141,7 @@ class HoldoutBatches:
 
     The set is a pure function of the data, the seed, the tokenizer and the ``excluded`` documents, which are left out,
     so evaluations of one run are comparable. ``sources`` are the names of the sources of a mixture of at least two.
+    With ``holds_pairs`` the documents are preferences; those that are longer than a row are left out.
     """
 
     def __init__(
@@ -105,6 +154,7 @@ class HoldoutBatches:
         max_tokens: int,
         excluded: Exclusion = NO_EXCLUSION,
         sources: Sequence[str] = (),
+        holds_pairs: bool = False,
     ) -> None:
         self.sources = sources if len(sources) > 1 else ()
         self._groups = groups
@@ -113,6 +163,7 @@ class HoldoutBatches:
         self._rows = rows
         self._max_tokens = max_tokens
         self._excluded = excluded
+        self._holds_pairs = holds_pairs
         self._is_cut = False
 
     @property
@@ -143,8 +194,9 @@ class HoldoutBatches:
                     f"{self._holdout.fraction}, or shorten data.exclude"
                 )
             raise DataError(msg)
-        documents, masks, sources = zip(*found, strict=True)
-        places = place_rows(documents, self._packing, masks)
+        documents, masks, sources, references = zip(*found, strict=True)
+        reference = None if references[0] is None else np.stack(references)
+        places = place_rows(documents, self._packing, masks, holds_pairs=self._holds_pairs, reference=reference)
         index = places[0][2]
         ends = np.cumsum([len(document) for document in documents])
         of_pieces = np.array(sources)[np.searchsorted(ends, index.starts, side="right")]
@@ -160,19 +212,23 @@ class HoldoutBatches:
         """Return whether documents were left out because there were more than ``max_tokens`` tokens."""
         return bool(self.batches) and self._is_cut
 
-    def _documents(self) -> Iterator[tuple[NDArray[np.unsignedinteger], NDArray[np.bool_] | None, int]]:
-        """Yield the ids of each document that fits, its loss mask, and the number of its source."""
+    def _documents(self) -> Iterator[_HeldOut]:
+        """Yield the documents that fit."""
         room = self._max_tokens
-        for tokens, sources in self._groups:
+        for tokens, sources, reference in self._groups:
             chosen = self._holdout.holds(tokens.hashes) & ~self._excluded.holds(tokens.hashes)
             for number in np.flatnonzero(chosen).tolist():
                 if room == 0:
                     self._is_cut = True
                     return
                 first, last = tokens.offsets[number : number + 2].tolist()
+                if self._holds_pairs and last - first > min(room, self._packing.length):
+                    self._is_cut |= last - first > room
+                    continue
                 part = slice(first, min(last, first + room))
                 mask = None if tokens.loss_mask is None else tokens.loss_mask[part]
-                yield tokens.ids[part], mask, int(sources[number])
+                values = None if reference is None else reference[number]
+                yield _HeldOut(tokens.ids[part], mask, int(sources[number]), values)
                 room -= last - first
                 if room < 0:
                     self._is_cut = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import numpy as np
 
 from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion
+from holdfast.domain.data.preference_pairs import rejected_starts, split_pairs
 from holdfast.domain.data.row_index import RowIndex
 from holdfast.domain.data.supervision import Supervision
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from holdfast.application.data.reference_column import ReferenceColumn
     from holdfast.domain.data.loss_mask import LossMask
     from holdfast.domain.data.packing import Packing
     from holdfast.domain.data.row_index import RowPlace
@@ -54,6 +56,10 @@ class Rows(Protocol):
         """Yield the rows of each token source, in the order of the numbers."""
         ...
 
+    def with_reference(self, reference: ReferenceColumn) -> Rows:
+        """Return the same rows of pairs, with the log-probabilities of ``reference``."""
+        ...
+
 
 @final
 class JoinedRows(Rows):
@@ -88,6 +94,10 @@ class JoinedRows(Rows):
         for part in self._parts:
             yield from part.parts()
 
+    def with_reference(self, reference: ReferenceColumn) -> JoinedRows:
+        """Return the same rows of pairs, with the log-probabilities of ``reference``."""
+        return JoinedRows([part.with_reference(reference) for part in self._parts])
+
 
 @final
 class _AtHand:
@@ -112,7 +122,9 @@ class PackedRows(Rows):
 
     ``wanted`` maps the uint64 hashes of documents to bool; ``key`` names packing and choice: derived arrays are cached
     under it. The pieces of ``excluded`` documents are removed from the rows, whose numbers stay the same. ``chosen``
-    maps a shard to the documents that count among the wanted ones, bool (documents,); None takes all of them.
+    maps a shard to the documents that count among the wanted ones, bool (documents,); None takes all of them. With
+    ``holds_pairs`` each document is a pair of conversations, which become two pieces of a row; ``reference`` has their
+    log-probabilities.
     """
 
     def __init__(
@@ -124,8 +136,12 @@ class PackedRows(Rows):
         *,
         excluded: Exclusion = NO_EXCLUSION,
         chosen: Callable[[TokenShard], NDArray[np.bool_]] | None = None,
+        holds_pairs: bool = False,
+        reference: ReferenceColumn | None = None,
     ) -> None:
         self.tokens = tokens
+        self._holds_pairs = holds_pairs
+        self._reference = reference
         self._chosen = chosen
         self._excluded = excluded
         self._packing = packing
@@ -134,6 +150,19 @@ class PackedRows(Rows):
         self._index_of = lru_cache(_OPEN_SHARDS)(self._derive_index)
         self._at_hand: dict[int, _AtHand] = {}
         self._asked = time.monotonic()
+
+    def with_reference(self, reference: ReferenceColumn) -> PackedRows:
+        """Return the same rows of pairs, with the log-probabilities of ``reference``."""
+        return PackedRows(
+            self.tokens,
+            self._packing,
+            self._wanted,
+            self._key,
+            excluded=self._excluded,
+            chosen=self._chosen,
+            holds_pairs=True,
+            reference=reference,
+        )
 
     @property
     def num_rows(self) -> int:
@@ -224,10 +253,15 @@ class PackedRows(Rows):
 
     def _derive_index(self, shard: int) -> RowIndex:
         index = self.whole_index(shard)
-        if not len(self._excluded):
+        if not len(self._excluded) and not self._holds_pairs:
             return index
         tokens = self.tokens.open(self.shards[shard])
-        return self._excluded.shorten(index, tokens.offsets[:-1], tokens.hashes)
+        if len(self._excluded):
+            index = self._excluded.shorten(index, tokens.offsets[:-1], tokens.hashes)
+        if not self._holds_pairs:
+            return index
+        values = None if self._reference is None else self._reference.of(self.tokens, self.shards[shard])
+        return split_pairs(index, tokens.offsets, rejected_starts(tokens.loss_mask, tokens.offsets), values)
 
     def _derive(self, shard: TokenShard) -> Mapping[str, NDArray[Any]]:
         return self.tokens.derive(shard, f"rows {self._key}", partial(self._pack, shard))

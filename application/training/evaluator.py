@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from holdfast.application.data.prefetch import Prefetch, WaitAbandoned
-from holdfast.domain.errors import OutOfMemory
+from holdfast.application.training.piece_losses import PieceLosses
+from holdfast.domain.errors import DataError
 from holdfast.domain.phase import Amount, show_nothing
+from holdfast.domain.training.preference_loss import mean_rewards, pair_figures
 from holdfast.domain.training.step_outcome import Evaluation
 
 if TYPE_CHECKING:
@@ -21,8 +24,11 @@ if TYPE_CHECKING:
     from holdfast.application.data.holdout_batches import HoldoutBatches
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.phase import ShowPhase
+    from holdfast.domain.training.preference_loss import PreferenceRule
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup
+
+_COLUMNS = 6
 
 
 @final
@@ -31,7 +37,8 @@ class Evaluator:
 
     If the settings hold out no document, the total is that of all sets together. ``token_bytes``, int32 (ids,), has
     each token's number of bytes, for bits per byte. The ranks of ``group`` share the batches and run the model equally
-    often. ``show`` gets the progress.
+    often. ``rule``, if given, is the loss of preferences, which are measured by pairs in place of tokens. ``show`` gets
+    the progress.
     """
 
     def __init__(
@@ -42,15 +49,16 @@ class Evaluator:
         group: ProcessGroup,
         *,
         sets: Mapping[str, HoldoutBatches] = MappingProxyType({}),
+        rule: PreferenceRule | None = None,
         show: ShowPhase = show_nothing,
     ) -> None:
-        self._trainable = trainable
         self._held_out = held_out
         self._token_bytes = token_bytes
         self._group = group
         self._sets = sets
         self._show = show
-        self._rows: int | None = None
+        self._rule = rule
+        self._losses = PieceLosses(trainable, num_ranks=group.size)
 
     @property
     def has_documents(self) -> bool:
@@ -82,14 +90,14 @@ class Evaluator:
                 return None
             sets[name] = figures
         if total.num_targets:
-            return Evaluation(total.nats, total.num_targets, total.num_bytes, {**total.parts, **sets})
+            return replace(total, parts={**total.parts, **sets})
         nats = math.fsum(each.nats for each in sets.values())
         num_targets, num_bytes = (sum(column) for column in zip(*map(_counts, sets.values()), strict=True))
         return Evaluation(nats, num_targets, num_bytes, sets)
 
     def _measure(self, documents: HoldoutBatches, name: str, should_stop: Callable[[], bool]) -> Evaluation | None:
         self._show(f"reading the held-out documents{name and f' of{name}'}")
-        totals = np.zeros((1 + len(documents.sources), 3))  # nats, targets and bytes: of all, then of each source
+        totals = np.zeros((1 + len(documents.sources), _COLUMNS))  # of all, then of each source
         batches, size = self._batches(documents, should_stop), self._group.size
         done, total = 0, sum(batch.num_targets for batch in batches)
         for begin in range(0, max(1, len(batches)), size):
@@ -98,19 +106,41 @@ class Evaluator:
             self._show(f"evaluating{name}", Amount(done, total, "tokens"))
             number = begin + self._group.rank
             batch = batches[min(number, len(batches) - 1)]
-            loss, of_pieces = self._nats(batch, has_parts=bool(documents.sources))
+            of_batch, of_pieces = self._columns(batch, by_piece=bool(documents.sources))
             if number < len(batches):  # else the result is dropped: a sharded model runs on all ranks or none
-                num_bytes = self._token_bytes[batch.input_ids] * batch.loss_mask
-                totals[0] += (loss, batch.num_targets, num_bytes.sum())
+                totals[0] += of_batch
                 if documents.sources:
-                    figures = (of_pieces, batch.sum_by_piece(batch.loss_mask * 1), batch.sum_by_piece(num_bytes))
-                    _add_by_source(totals[1:], documents.piece_sources[number], figures)
+                    _add_by_source(totals[1:], documents.piece_sources[number], of_pieces)
             done += sum(each.num_targets for each in batches[begin : begin + size])
-        all_ranks = self._group.sum(totals.ravel().tolist())
-        whole, *parts = (_figures(all_ranks[first : first + 3]) for first in range(0, totals.size, 3))
+        all_ranks = np.reshape(self._group.sum(totals.ravel().tolist()), totals.shape)
+        whole, *parts = (_evaluation(sums, of_pairs=self._rule is not None) for sums in all_ranks)
         by_source = zip(documents.sources, parts, strict=True)
         found = {source: figures for source, figures in by_source if figures.num_targets}
-        return Evaluation(whole.nats, max(1, whole.num_targets), max(1, whole.num_bytes), found)
+        num_bytes = whole.num_bytes if self._rule is not None else max(1, whole.num_bytes)
+        return replace(whole, num_targets=max(1, whole.num_targets), num_bytes=num_bytes, parts=found)
+
+    def _columns(self, batch: Batch, *, by_piece: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the figures of ``batch``, float64 (columns,), and with ``by_piece`` of each piece (columns, pieces).
+
+        The columns are the loss, the terms of its mean, and the bytes of text; of preferences, then the rewards of the
+        chosen and the rejected replies, and the pairs whose chosen one is higher. A pair counts at its first piece.
+        """
+        columns = np.zeros((_COLUMNS, len(batch.starts)))
+        if self._rule is not None:
+            if batch.reference is None:
+                msg = (
+                    "preferences are measured against the reference model of a run, which has read the data of the run "
+                    "only: leave other data out"
+                )
+                raise DataError(msg)
+            loss, *rewards = pair_figures(self._rule, -self._losses.by_piece(batch)[1], batch.reference)
+            columns[:, 0::2] = [loss, np.ones(len(loss)), np.zeros(len(loss)), *rewards]
+            return columns.sum(1), columns
+        num_bytes = self._token_bytes[batch.input_ids] * batch.loss_mask
+        total, nats = self._losses.by_piece(batch) if by_piece else (self._losses.total(batch), np.zeros(0))
+        if by_piece:
+            columns[:3] = nats, batch.sum_by_piece(batch.loss_mask * 1), batch.sum_by_piece(num_bytes)
+        return np.array([total, batch.num_targets, num_bytes.sum(), 0, 0, 0]), columns
 
     def _batches(self, documents: HoldoutBatches, should_stop: Callable[[], bool]) -> Sequence[Batch]:
         """Return the batches of ``documents``, none if ``should_stop``; a thread reads them the first time."""
@@ -122,32 +152,19 @@ class Evaluator:
         finally:
             reading.close()
 
-    def _nats(self, batch: Batch, *, has_parts: bool) -> tuple[float, NDArray[np.float64]]:
-        """Return the summed loss of ``batch``, and with ``has_parts`` that of each piece, float64 (pieces,)."""
-        rows = min(self._rows or batch.num_rows, batch.num_rows)
-        while True:
-            try:
-                if not has_parts:
-                    return sum(float(self._trainable.evaluate(part)) for part in batch.split(rows)), np.zeros(0)
-                losses, pieces = zip(
-                    *(self._trainable.evaluate_pieces(part) for part in batch.split(rows)), strict=True
-                )
-                return sum(map(float, losses)), np.concatenate(pieces)
-            except OutOfMemory:
-                if rows == 1 or self._group.size > 1:
-                    raise
-            self._rows = rows = (rows + 1) // 2
 
-
-def _add_by_source(totals: NDArray[np.float64], sources: NDArray[np.int64], figures: Sequence[NDArray[Any]]) -> None:
-    """Add ``figures`` of pieces, each (pieces,), to the row of ``totals`` (sources, figures) of the piece's source."""
+def _add_by_source(totals: NDArray[np.float64], sources: NDArray[np.int64], columns: NDArray[np.float64]) -> None:
+    """Add ``columns`` (columns, pieces) to the rows of ``totals`` (sources, columns) of the pieces' sources."""
     known = sources >= 0
-    for column, values in enumerate(figures):
+    for column, values in enumerate(columns):
         totals[:, column] += np.bincount(sources[known], values[known], minlength=len(totals))
 
 
-def _figures(sums: Sequence[float]) -> Evaluation:
-    return Evaluation(sums[0], int(sums[1]), max(1, int(sums[2])) if sums[1] else 0)
+def _evaluation(sums: NDArray[np.float64], *, of_pairs: bool) -> Evaluation:
+    nats, num_terms, num_bytes, *rewards = sums.tolist()
+    if of_pairs:
+        return Evaluation(nats, int(num_terms), 0, figures=mean_rewards(rewards, max(1, int(num_terms))))
+    return Evaluation(nats, int(num_terms), max(1, int(num_bytes)) if num_terms else 0)
 
 
 def _counts(figures: Evaluation) -> tuple[int, int]:

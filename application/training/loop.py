@@ -34,7 +34,7 @@ _STALL_SECONDS = 1.0  # a wait that is worth a report; the first batch may take 
 class StepQuorum:
     """The ranks before a step: the number with a batch, and the number that gave up waiting because the run stops.
 
-    ``num_targets`` and ``num_tokens`` are the sums over the batches of all ranks.
+    ``num_targets``, the terms of the mean loss, and ``num_tokens`` are the sums over the batches of all ranks.
     """
 
     num_ready: int
@@ -124,7 +124,7 @@ class TrainRun:
 
     def _quorum(self, batch: Batch | None) -> StepQuorum:
         gave_up = int(self._feed.gave_up)
-        figures = (0, gave_up, 0, 0) if batch is None else (1, 0, batch.num_targets, batch.num_tokens)
+        figures = (0, gave_up, 0, 0) if batch is None else (1, 0, batch.num_terms, batch.num_tokens)
         return StepQuorum(*map(int, self._group.sum(figures)))
 
     def _step(self, batch: Batch, quorum: StepQuorum) -> StepOutcome:

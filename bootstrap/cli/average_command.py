@@ -87,7 +87,7 @@ def _lines(report: AverageReport) -> Iterator[str]:
         (str(member.info.progress.step), f"{member.share:.4f}", _shown(member.info.evaluation_loss))
         for member in report.members
     ]
-    yield from table(">>>", [("step", "share", "nats/token when saved"), *rows])
+    yield from table(">>>", [("step", "share", "loss when saved"), *rows])
     if report.before is not None and report.after is not None:
         yield f"before: {_sentence(report.before)} (step {report.members[-1].info.progress.step})"
         yield f"after:  {_sentence(report.after)}"
@@ -97,7 +97,7 @@ def _lines(report: AverageReport) -> Iterator[str]:
 
 
 def _sentence(evaluation: Evaluation) -> str:
-    return f"{evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token"
+    return " · ".join(evaluation.words(4))
 
 
 def _shown(loss: float | None) -> str:

@@ -18,6 +18,7 @@ from holdfast.bootstrap.cli.arguments import (
     whole,
 )
 from holdfast.bootstrap.process.exit_codes import ExitCode
+from holdfast.domain.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,10 +103,10 @@ def _measure(options: argparse.Namespace, data: OtherData) -> int:
 
 
 def _sentence(evaluation: Evaluation) -> str:
-    return (
-        f"{evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
-        f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
-    )
+    measured = f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
+    if evaluation.figures:
+        measured = counted(evaluation.num_targets, "pair")
+    return " · ".join([*evaluation.words(4), measured])
 
 
 def _parts(evaluation: Evaluation) -> Sequence[str]:
@@ -113,6 +114,12 @@ def _parts(evaluation: Evaluation) -> Sequence[str]:
 
     if not evaluation.parts:
         return []
+    if evaluation.figures:
+        pairs = [
+            (name, f"{part.loss:.4f}", f"{part.figures['reward_accuracy']:.1%}", f"{part.num_targets:,}")
+            for name, part in evaluation.parts.items()
+        ]
+        return table("<>>>", [("part", "nats/pair", "right order", "pairs"), *pairs])
     rows = [
         (name, f"{part.bits_per_byte:.4f}", f"{part.loss:.4f}", f"{part.num_targets:,}", f"{part.num_bytes:,}")
         for name, part in evaluation.parts.items()
@@ -121,8 +128,10 @@ def _parts(evaluation: Evaluation) -> Sequence[str]:
 
 
 def _figures(evaluation: Evaluation) -> dict[str, float | None]:
-    figures = {"loss": evaluation.loss, "bits_per_byte": evaluation.bits_per_byte}
+    figures = {"loss": evaluation.loss, "bits_per_byte": evaluation.bits_per_byte, **evaluation.figures}
     finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    if evaluation.figures:
+        return {**finite, "pairs": evaluation.num_targets}
     return {**finite, "tokens": evaluation.num_targets, "bytes": evaluation.num_bytes}
 
 

@@ -93,10 +93,10 @@ class Report:
         if self._has_trained(progress):
             rows += [("steps", f"{progress.step:,}")] if self._run.stopped_by is not None else []
             rows += [("tokens", f"{progress.tokens:,}")]
-            rows += [("loss", f"{found['loss']:.3f} nats/token")] if isinstance(found["loss"], float) else []
+            unit = "pair" if self._run.settings.data.task == "preference" else "token"
+            rows += [("loss", f"{found['loss']:.3f} nats/{unit}")] if isinstance(found["loss"], float) else []
         if self._evaluation is not None:
-            loss, bits = self._evaluation.evaluation.loss, self._evaluation.evaluation.bits_per_byte
-            rows.append(("evaluation", f"{bits:.3f} bits per byte, {loss:.3f} nats/token"))
+            rows.append(("evaluation", ", ".join(self._evaluation.evaluation.words(3))))
         if self._has_trained(progress):
             minutes, seconds = divmod(int(found["seconds"]), 60)
             rows += [("speed", f"{found['tokens_per_second']:,.0f} tokens/s")] if found["tokens_per_second"] else []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SECTIONS = ("data.", "evaluation.")
 _OF_A_SPLIT = ("holdout", "folds", "fold")
-_OF_THE_RUN = ("sequence_length", "transforms", "text_field", "task", "chat")
+_OF_THE_RUN = ("sequence_length", "packing", "transforms", "text_field", "task", "chat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class OtherData:
     def within(self, settings: TrainSettings) -> TrainSettings:
         """Return ``settings`` with these data in place of the run's.
 
-        Row length, transforms, task and the name of the text field are the run's, unless they are set here. Raises
-        ``ConfigurationError`` for settings of other sections and for settings that have no effect.
+        Row length, packing, transforms, task and the name of the text field are those of the run, unless they are set
+        here. Raises ``ConfigurationError`` for settings of other sections and for settings that have no effect.
         """
         if strange := [setting for setting in self.settings if not setting.startswith(_SECTIONS)]:
             msg = f"this command cannot change {strange[0]}: it takes settings of data and evaluation only"

@@ -16,8 +16,9 @@ from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
 from holdfast.bootstrap.wiring.data_identity import known_data
-from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
 from holdfast.bootstrap.wiring.record_files import rejections_of
+from holdfast.bootstrap.wiring.reference_model import compute_reference, hold_to_reference, reference_column
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.configs.secret_masking import mask, mask_text
@@ -53,14 +54,12 @@ def prepare_ahead(
         raise ConfigurationError(msg)
     rejected: list[Mapping[str, object]] = []
     rejections = rejections_of(settings.data, lambda record: rejected.append(mask(dict(record))))
-    folder = settings.run.directory
+    folder, report = settings.run.directory, _report_nothing if is_quiet else _report
     record = read_record(folder) if RunLayout(folder).record.exists() else {}
     settings = with_sizes(with_former_tokenizer(settings, tokenizer_before(folder)), {}, _choose_anew)
     known = known_data(record)
-    places = {} if known is None else known.first_places
-    given = {"rejections": rejections, "places": places}
+    given = {"rejections": rejections, "places": {} if known is None else known.first_places}
     with phases_shown(is_quiet=is_quiet) as show:
-        report = _report_nothing if is_quiet else _report
         container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
         parts: DataParts = container.data_parts()
         container.late_data().set(_divided_as_in_the_run(record, parts))
@@ -73,6 +72,11 @@ def prepare_ahead(
         caches = [container.token_cache(datasets.name_of(reader)) for reader in readers]
         with ProgressBar("tokenizing", is_quiet=is_quiet) as bar:
             prepared = _prepare(readers, caches, rejections, settings.data.workers or usable_cpus(), bar)
+        if holds_pairs(settings.data):
+            with phases_shown(is_quiet=is_quiet) as show:
+                column = reference_column(container.model(), settings, container.hardware())
+                hold_to_reference(column, record, folder)
+                compute_reference(container.model_parts(), column, lambda: caches, report=report, show=show)
         for reader in readers:
             datasets.keep(reader)
         lineage.versions.keep(readers, caches, datasets)

@@ -141,6 +141,8 @@ def _sentence(name: str, record: Mapping[str, Any]) -> str:
             loss, bits = record.get("loss"), record.get("bits_per_byte")
             numbers = [f"loss {loss:.4f}"] if isinstance(loss, float) else []
             numbers += [f"{bits:.4f} bits per byte"] if isinstance(bits, float) else []
+            accuracy = record.get("reward_accuracy")
+            numbers += [f"{accuracy:.1%} of the pairs in the right order"] if isinstance(accuracy, float) else []
             return f"step {step} · evaluated: {', '.join(numbers) or 'no number'}"
     try:
         return sentence_of(_event(name, record)) or _words_in(name)

@@ -47,7 +47,7 @@ def rows_of_data(
     if not documents:
         raise DataError(no_text([unit.name for reader in readers for unit in reader.source.units()]))
     ids, masks = zip(*documents, strict=True)
-    places = place_rows(ids, packing, masks)[:num_rows]
+    places = place_rows(ids, packing, masks, holds_pairs=settings.data.task == "preference")[:num_rows]
     if not places:
         msg = f"the first documents are all longer than data.sequence_length, which is {length}: raise it"
         raise DataError(msg)

@@ -22,6 +22,8 @@ from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
 from holdfast.bootstrap.wiring.data_identity import changed_data, known_data
 from holdfast.bootstrap.wiring.document_encoder import template_in_use
+from holdfast.bootstrap.wiring.late_value import LateValue
+from holdfast.bootstrap.wiring.reference_model import known_reference
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.rendering import dump_settings
@@ -228,6 +230,7 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
     parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
     known = known_data(record)
     parts["places"] = {} if known is None else known.first_places
+    parts["late_reference"] = LateValue(known_reference(record))
     return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
 
 

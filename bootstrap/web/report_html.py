@@ -54,6 +54,8 @@ class _Chart:
 _CHARTS = (
     _Chart("Loss", ("loss", "eval_loss")),
     _Chart("Bits per byte of the held-out documents", ("eval_bits_per_byte",)),
+    _Chart("Reward margin", ("reward_margin", "eval_reward_margin")),
+    _Chart("Pairs in the right order", ("reward_accuracy", "eval_reward_accuracy"), "percent"),
     _Chart("Learning rate", ("lr",)),
     _Chart("Gradient norm", ("grad_norm",)),
     _Chart("Tokens per second", ("tokens_per_second",), begins_at_zero=True),
@@ -63,7 +65,14 @@ _CHARTS = (
     _Chart("Goodput", ("goodput",), "percent", begins_at_zero=True),
 )
 _FORMATS = {"bytes_read": "bytes", "compile_seconds": "seconds"}
-_TITLES = {"loss": "training", "eval_loss": "held-out"}
+_TITLES = {
+    "loss": "training",
+    "eval_loss": "held-out",
+    "reward_margin": "training",
+    "eval_reward_margin": "held-out",
+    "reward_accuracy": "training",
+    "eval_reward_accuracy": "held-out",
+}
 
 
 def html_report(runs: Sequence[Facts]) -> str:

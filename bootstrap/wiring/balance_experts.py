@@ -33,6 +33,12 @@ def balance_experts(model: object, settings: TrainSettings, *, report: Callable[
             raise ConfigurationError(msg)
         return
     coefficient = lazy(f"{_BALANCE}:coefficient_for")(network, None if chosen == "auto" else chosen)
+    if coefficient and settings.data.task == "preference":
+        msg = (
+            f"the experts of {name} would be balanced by tokens, but data.task=preference counts pairs: set "
+            "model.balancing_loss=0"
+        )
+        raise ConfigurationError(msg)
     if coefficient is None:
         report(f"the experts of {name} train without a balancing loss: its config has no router_aux_loss_coef")
     balance = lazy(f"{_BALANCE}:balance_experts")(model, coefficient or 0.0)

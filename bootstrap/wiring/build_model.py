@@ -27,6 +27,7 @@ from holdfast.domain.training.lr_schedule import (
     one_minus_sqrt,
     straight_line,
 )
+from holdfast.domain.training.preference_loss import PreferenceRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,11 +71,31 @@ def build_model(
         if settings.optimizer.kind == "deepspeed" and wanted == "auto":
             wanted = "plain"  # ZeRO-3 gathers a parameter for the module that owns it alone
         choose_loss(model, wanted, own_loss=own)  # type: ignore[arg-type]
+    prefer(model, settings)
     if _shares_rows(packing) and not _isolates_documents(model):
         lazy("holdfast.adapters.shared.modeling.document_isolation:raise_mixed_rows")(model.network, packing.length)  # type: ignore[attr-defined]
     for note in getattr(model, "notes", ()):
         report(note)
     return model
+
+
+def prefer(model: object, settings: TrainSettings) -> None:
+    """Let ``model`` learn preferences if the data are such; raises ``ConfigurationError`` if it cannot."""
+    rule = preference_rule(settings)
+    if rule is None:
+        return
+    if network_of(model) is None:
+        msg = f"data.task is preference, but a {type(model).__name__} has no such loss: use a model of transformers"
+        raise ConfigurationError(msg)
+    model.preference = lazy("holdfast.adapters.shared.modeling.dpo_loss:DpoLoss")(rule)  # type: ignore[attr-defined]
+
+
+def preference_rule(settings: TrainSettings) -> PreferenceRule | None:
+    """Return the loss of preferences by the settings, None for other data."""
+    if settings.data.task != "preference":
+        return None
+    chosen = settings.optimizer.dpo
+    return PreferenceRule(chosen.beta, chosen.label_smoothing)
 
 
 def _stop_at_ends(model: object, tokenizer: Tokenizer) -> None:
@@ -132,12 +153,14 @@ def _isolates_documents(model: object) -> bool:
 def held_out_packing(model: object, data: FeedSettings) -> Packing:
     """Return the packing of held-out documents: each has its own rows if ``model`` would mix documents in a row.
 
-    Conversations are not divided, as a reply needs the messages before it.
+    Conversations are not divided, as a reply needs the messages before it; replies to compare are not cut either.
     """
     length = data.row_length
     if not _isolates_documents(model):
         return SlidingPacking(length, length)
-    return ConcatPacking(length) if data.task == "text" else BestFitPacking(length, "truncate")
+    if data.task == "text":
+        return ConcatPacking(length)
+    return BestFitPacking(length, "drop" if data.task == "preference" else "truncate")
 
 
 def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:

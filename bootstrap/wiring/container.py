@@ -27,7 +27,7 @@ from holdfast.bootstrap.wiring.access_roles import guard_of
 from holdfast.bootstrap.wiring.archive_progress import ArchiveProgress
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.bootstrap.wiring.build_validation import build_rejection_limit, build_validation, sample_texts
-from holdfast.bootstrap.wiring.data_providers import data_sources, token_sources, tokenizers
+from holdfast.bootstrap.wiring.data_providers import batch_streams, data_sources, token_sources, tokenizers
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
 from holdfast.bootstrap.wiring.deduplication import leave_out_duplicates
 from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of, probe_of
@@ -55,7 +55,6 @@ from holdfast.bootstrap.wiring.run_parts import (
     RunData,
     RunParts,
 )
-from holdfast.bootstrap.wiring.score_ranges import score_ranges
 from holdfast.bootstrap.wiring.state_stores import build_disk_store
 from holdfast.bootstrap.wiring.text_transforms import fields_read, load_transforms
 from holdfast.bootstrap.wiring.torch_providers import model_factories, optimizers
@@ -72,6 +71,7 @@ from holdfast.domain.training.train_plan import TrainPlan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.application.data.reference_column import ReferenceColumn
     from holdfast.ports.tokenizer import Tokenizer
 
 
@@ -237,28 +237,14 @@ class Container(containers.DeclarativeContainer):
         ),
         tokens=providers.List(token_files),
     )
-    batch_stream = providers.Selector(
-        mode,
-        cache=providers.Singleton(
-            data.cached_batches,
-            tokens,
-            mixture,
-            packing,
-            holdout,
-            share,
-            settings.provided.data.epochs,
-            run_data.provided.growth,
-            excluded,
-            ranges=providers.Callable(score_ranges, settings.provided.data),
-        ),
-        stream=providers.Singleton(
-            data.streamed_batches, readers, mixture, packing, holdout, share, excluded, data=settings.provided.data
-        ),
+    batch_stream = batch_streams(
+        settings, mode, (tokens, readers), (mixture, packing, holdout, share), (run_data.provided.growth, excluded)
     )
+    late_reference: providers.Singleton[LateValue[ReferenceColumn | None]] = providers.Singleton(LateValue, None)
     late_data_changes = providers.Singleton(LateValue, 0)
     feed = providers.Singleton(
         Feed,
-        batch_stream,
+        providers.Callable(data.trained_stream, batch_stream, late_reference.provided.get.call()),
         prefetch=providers.Callable(
             data.prefetch_depth, settings.provided.data, settings.provided.optimizer.batch_size
         ),
@@ -270,14 +256,29 @@ class Container(containers.DeclarativeContainer):
     )
     eval_packing = providers.Callable(training.held_out_packing, model, settings.provided.data)
     held_out = held_out_documents(
-        settings, form, readers, token_files, holdout, eval_packing, excluded=excluded, sources=mixture.provided.names
+        settings,
+        form,
+        readers,
+        token_files,
+        (tokens, late_reference),
+        holdout,
+        eval_packing,
+        excluded=excluded,
+        sources=mixture.provided.names,
     )
     eval_sets = providers.Singleton(
         evaluation_sets, settings, fields, document_encoder, rejections, pipeline, eval_packing
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(
-        Evaluator, trainable, held_out, run_tokenizer.provided.token_bytes, process_group, sets=eval_sets, show=show
+        Evaluator,
+        trainable,
+        held_out,
+        run_tokenizer.provided.token_bytes,
+        process_group,
+        sets=eval_sets,
+        rule=providers.Singleton(training.preference_rule, settings),
+        show=show,
     )
     sampler = prompt_sampler(settings, trainable, run_tokenizer, process_group, report=report, show=show)
     late_micro_batch: providers.Singleton[LateValue[int | None]] = providers.Singleton(LateValue, None)

@@ -7,8 +7,15 @@ from typing import Any
 from dependency_injector import providers
 
 from holdfast.bootstrap.wiring import data_sources as sources
-from holdfast.bootstrap.wiring.data_streams import usable_key, usable_text
+from holdfast.bootstrap.wiring.data_streams import (
+    cached_batches,
+    holds_pairs,
+    streamed_batches,
+    usable_key,
+    usable_text,
+)
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.score_ranges import score_ranges
 
 
 def data_sources(
@@ -80,3 +87,30 @@ def token_sources(
         dtype=settings.provided.data.dtype,
         column=settings.provided.data.column,
     )
+
+
+def batch_streams(
+    settings: providers.Dependency[Any],
+    mode: providers.Provider[Any],
+    documents: tuple[providers.Provider[Any], providers.Provider[Any]],
+    order: tuple[providers.Provider[Any], ...],
+    changes: tuple[Any, providers.Provider[Any]],
+) -> providers.Selector[Any]:
+    """Return the choice between batches of cached tokens and streamed ones, by ``mode``.
+
+    ``documents`` are the tokens of the first and the readers of the second. ``order`` are mixture, packing, hold-out
+    and share of both, ``changes`` the growth of the data and the excluded documents.
+    """
+    data, (tokens, readers), (growth, excluded) = settings.provided.data, documents, changes
+    cached = providers.Singleton(
+        cached_batches,
+        tokens,
+        *order,
+        data.epochs,
+        growth,
+        excluded,
+        ranges=providers.Callable(score_ranges, data),
+        holds_pairs=providers.Callable(holds_pairs, data),
+    )
+    streamed = providers.Singleton(streamed_batches, readers, *order, excluded, data=data)
+    return providers.Selector(mode, cache=cached, stream=streamed)

@@ -29,6 +29,7 @@ from holdfast.domain.data.sample_order import choose_lanes
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.phase import Amount, show_nothing
 from holdfast.domain.training.conversation_record import completion_from, conversation_from, plain_text
+from holdfast.domain.training.preference_record import preference_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.application.data.pretokenize import Prepared
     from holdfast.application.data.read_statistics import Profiling
     from holdfast.application.data.record_pipeline import RecordPipeline
+    from holdfast.application.data.reference_column import ReferenceColumn
     from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.application.data.text_reader import Limit
     from holdfast.bootstrap.wiring.dataset_registry import Datasets
@@ -65,6 +67,19 @@ def form_of(data: FeedSettings) -> str:
     return "tokens" if data.kind == "tokens" else "text"
 
 
+def holds_pairs(data: FeedSettings) -> bool:
+    """Return whether the documents are preferences, each a pair of conversations."""
+    return data.task == "preference"
+
+
+def trained_stream(stream: BatchStream, reference: ReferenceColumn | None) -> BatchStream:
+    """Return ``stream``, with the log-probabilities of the reference model if they are known."""
+    if reference is None:
+        return stream
+    assert isinstance(stream, CachedBatches), "preferences are read from the token cache"
+    return stream.with_reference(reference)
+
+
 def hold_out(source: DataSource, data: FeedSettings, seed: int, report: Callable[[str], object]) -> Holdout:
     """Return the documents to hold out, by the settings."""
     if data.folds is not None:
@@ -88,7 +103,9 @@ def usable_text(holdout: Holdout, pipeline: RecordPipeline, task: str = "text") 
 def _words_of(text: str, task: str) -> str | None:
     """Return what is said in a record of a ``task``, without its names of fields; None if it cannot be used."""
     try:
-        return plain_text(conversation_from(text)) if task == "chat" else "".join(completion_from(text))
+        if task == "completion":
+            return "".join(completion_from(text))
+        return plain_text(preference_from(text).chosen if task == "preference" else conversation_from(text))
     except DataError:
         return None
 
@@ -119,6 +136,8 @@ def choose_mode(
 ) -> str:
     """Return ``cache`` or ``stream``; the first choice for ``auto`` is kept, as the order of the data depends on it."""
     if form_of(data) == "tokens":
+        return "cache"
+    if data.task == "preference":  # the reference log-probabilities are kept beside cached tokens
         return "cache"
     if data.mode != "auto":
         return data.mode
@@ -249,10 +268,12 @@ def cached_batches(
     excluded: Exclusion = NO_EXCLUSION,
     *,
     ranges: Sequence[ScoreRange | None] = (),
+    holds_pairs: bool = False,
 ) -> BatchStream:
     """Return batches of the documents of token sources that are neither held out nor ``excluded``.
 
-    ``ranges`` are those of the scores of each source. Added documents come last.
+    ``ranges`` are those of the scores of each source. Added documents come last. With ``holds_pairs`` the documents are
+    preferences.
     """
     key = f"{packing_key(packing)} without {holdout.begin!r} {holdout.end!r} {holdout.seed}"
     rows = [
@@ -263,6 +284,7 @@ def cached_batches(
             key + key_of(score),
             excluded=excluded,
             chosen=documents_with(source, score),
+            holds_pairs=holds_pairs,
         )
         for source, score in zip_longest(tokens, ranges)
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.document_encoder.chat import ChatDocumentEncoder
 from holdfast.adapters.document_encoder.completion import CompletionDocumentEncoder
+from holdfast.adapters.document_encoder.preference import PreferenceDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES, StockTemplate
 from holdfast.domain.errors import ConfigurationError
@@ -26,14 +27,13 @@ def build_encoder(data: FeedSettings, tokenizer: Tokenizer) -> DocumentEncoder:
             return TextDocumentEncoder(tokenizer)
         case "completion":
             return CompletionDocumentEncoder(tokenizer)
-        case "chat":
-            template = template_in_use(data, tokenizer)
+        case "chat" | "preference":
+            template, keeps_reasoning = template_in_use(data, tokenizer), data.chat.reasoning == "keep"
             assert template is not None, "the tokenizer was to get a template"
+            if data.task == "preference":
+                return PreferenceDocumentEncoder(template, tokenizer, keeps_reasoning=keeps_reasoning)
             return ChatDocumentEncoder(
-                template,
-                tokenizer,
-                train_on=data.chat.train_on,
-                keeps_reasoning=data.chat.reasoning == "keep",
+                template, tokenizer, train_on=data.chat.train_on, keeps_reasoning=keeps_reasoning
             )
 
 
@@ -42,10 +42,12 @@ def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
 
     Raises ``ConfigurationError`` if there is no template.
     """
-    if data.task != "chat":
+    if not data.has_conversations:
         return tokenizer
     if not isinstance(tokenizer, HasChatTemplate):
-        msg = "the tokenizer takes no chat template, which data.task=chat needs: use one in Hugging Face's format"
+        msg = (
+            f"the tokenizer takes no chat template, which data.task={data.task} needs: use one in Hugging Face's format"
+        )
         raise ConfigurationError(msg)
     stock = _template_named(data.chat.template)
     day = date.fromisoformat(data.chat.template_date)
@@ -58,7 +60,7 @@ def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
 
 def template_in_use(data: FeedSettings, tokenizer: Tokenizer) -> ChatTemplate | None:
     """Return the chat template of a run on conversations, None for other runs."""
-    return tokenizer.chat_template if data.task == "chat" and isinstance(tokenizer, HasChatTemplate) else None
+    return tokenizer.chat_template if data.has_conversations and isinstance(tokenizer, HasChatTemplate) else None
 
 
 def is_masked(encoder: DocumentEncoder) -> bool:

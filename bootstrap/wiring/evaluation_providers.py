@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dependency_injector import providers
 
-from holdfast.application.data.holdout_batches import HoldoutBatches, ShardGroups, TextGroups
+from holdfast.application.data.holdout_batches import HoldoutBatches, PairGroups, ShardGroups, TextGroups
 from holdfast.application.training.sample_prompts import PromptSampler
+from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.evaluation_sets import prompts_of, sampling_of, source_numbers
 from holdfast.bootstrap.wiring.score_ranges import distinct_readers
+
+if TYPE_CHECKING:
+    from holdfast.configs.sections.data import FeedSettings
 
 
 def held_out_documents(
@@ -18,23 +22,37 @@ def held_out_documents(
     form: providers.Provider[Any],
     readers: providers.Provider[Any],
     token_files: providers.Provider[Any],
+    pairs: tuple[providers.Provider[Any], providers.Provider[Any]],
     holdout: providers.Provider[Any],
     packing: providers.Provider[Any],
     **content: providers.Provider[Any],
 ) -> providers.Singleton[HoldoutBatches]:
-    """Return the documents that a run holds out, of text or of tokens; ``content`` is as in ``HoldoutBatches``."""
+    """Return the documents that a run holds out, of text or of tokens; ``content`` is as in ``HoldoutBatches``.
+
+    ``pairs`` are the token caches and the late value of the reference log-probabilities, for preferences.
+    """
     seed = settings.provided.run.seed
     numbers = providers.Callable(source_numbers, readers, settings.provided.data)
-    text = providers.Singleton(TextGroups, providers.Callable(distinct_readers, readers), holdout, seed, numbers)
+    caches, reference = pairs
+    records = providers.Selector(
+        providers.Callable(_form_of_records, settings.provided.data),
+        text=providers.Singleton(TextGroups, providers.Callable(distinct_readers, readers), holdout, seed, numbers),
+        pairs=providers.Singleton(PairGroups, caches.provider, reference.provided.get, seed),
+    )
     return providers.Singleton(
         HoldoutBatches,
-        providers.Selector(form, text=text, tokens=providers.Singleton(ShardGroups, token_files)),
+        providers.Selector(form, text=records, tokens=providers.Singleton(ShardGroups, token_files)),
         holdout,
         packing,
+        holds_pairs=providers.Callable(holds_pairs, settings.provided.data),
         rows=settings.provided.evaluation.batch_size,
         max_tokens=settings.provided.evaluation.max_tokens,
         **content,
     )
+
+
+def _form_of_records(data: FeedSettings) -> str:
+    return "pairs" if holds_pairs(data) else "text"
 
 
 def prompt_sampler(

@@ -111,12 +111,15 @@ class FeedSettings(Section):
     """Settings that all data sources share: how documents are split, ordered and packed."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
-    task: Literal["text", "chat", "completion"] = Field(
+    task: Literal["text", "chat", "completion", "preference"] = Field(
         default="text",
         description="Content of a record: text to train on as it is; chat, a conversation of which the replies are "
-        "trained on; completion, a prompt and a completion, of which the completion is trained on.",
+        "trained on; completion, a prompt and a completion, of which the completion is trained on; preference, a "
+        "chosen and a rejected reply, of which the model learns to prefer the first.",
     )
-    chat: ChatSettings = Field(default_factory=ChatSettings, description="Conversations, with data.task=chat.")
+    chat: ChatSettings = Field(
+        default_factory=ChatSettings, description="Conversations, with data.task=chat or preference."
+    )
     sequence_length: Annotated[Positive, Field(ge=8)] | Literal["auto"] = Field(
         default=512,
         description="Tokens in a row of a batch, at least 8. When the run begins, auto chooses the length into "
@@ -204,8 +207,8 @@ class FeedSettings(Section):
 
     @model_validator(mode="after")
     def _is_of_its_task(self) -> Self:
-        if self.task != "chat" and self.chat != ChatSettings():
-            msg = f"chat belongs to data.task=chat, but data.task is {self.task}: change either"
+        if self.task not in ("chat", "preference") and self.chat != ChatSettings():
+            msg = f"chat belongs to data.task=chat or preference, but data.task is {self.task}: change either"
             raise ValueError(msg)
         if self.task == "text":
             return self
@@ -218,10 +221,34 @@ class FeedSettings(Section):
                 f"those of data.task={self.task} are packed whole: use best_fit with drop or truncate"
             )
             raise ValueError(msg)
+        if self.task == "preference":
+            self._is_of_preferences()
         if self.transforms:
             msg = f"transforms change plain text, but the records of data.task={self.task} are none: leave them out"
             raise ValueError(msg)
         return self
+
+    def _is_of_preferences(self) -> None:
+        if self.packing.overflow == "truncate":
+            msg = (
+                "packing.overflow is truncate, but the replies of a preference are compared whole: use drop, and raise "
+                "data.sequence_length if many are longer"
+            )
+            raise ValueError(msg)
+        if self.mode == "stream":
+            msg = (
+                "mode is stream, but data.task=preference keeps the reference log-probabilities in the token cache: "
+                "leave data.mode out"
+            )
+            raise ValueError(msg)
+        if self.chat.train_on != "all_assistant":
+            msg = "chat.train_on is for data.task=chat, as a preference compares the last replies: leave it out"
+            raise ValueError(msg)
+
+    @property
+    def has_conversations(self) -> bool:
+        """Return whether records are conversations, which need a chat template."""
+        return self.task in ("chat", "preference")
 
     @property
     def row_length(self) -> int:

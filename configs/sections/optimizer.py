@@ -100,6 +100,19 @@ class EmaSettings(Section):
     )
 
 
+class DpoSettings(Section):
+    """Direct preference optimization (DPO), the loss of preferences."""
+
+    beta: Annotated[Number, Field(gt=0)] = Field(
+        default=0.1,
+        description="Strength of the tie to the reference model, above 0: the larger it is, the less the model departs "
+        "from it.",
+    )
+    label_smoothing: Annotated[Number, Field(ge=0, lt=0.5)] = Field(
+        default=0.0, description="Share of the pairs whose labels are taken to be wrong, from 0 to below 0.5."
+    )
+
+
 class TorchOptimizerSettings(StepSettings):
     """An optimization algorithm of torch or its libraries."""
 
@@ -126,6 +139,9 @@ class TorchOptimizerSettings(StepSettings):
         default=None,
         description="Average of the weights that evaluations, samples and commands use in place of the weights "
         "themselves; null keeps none.",
+    )
+    dpo: DpoSettings = Field(
+        default_factory=DpoSettings, description="The loss of preferences, with data.task=preference."
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = Field(
         default="auto",
@@ -214,6 +230,7 @@ class PluginOptimizerSettings(StepSettings):
     sharding: ClassVar[str] = ""
     offload: ClassVar[bool] = False
     config: ClassVar[str | None] = None
+    dpo: ClassVar[DpoSettings] = DpoSettings()
 
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")
 

@@ -24,8 +24,10 @@ class Batch:
     pieces of documents begin, in increasing order; a row that is not empty begins with a piece. ``row_lengths`` int64
     (rows,) counts the tokens of each row; padding follows them. ``cursor`` is the position of the *next* batch. It is
     stored with the batch, so that a resume is exact in spite of prefetching. ``supervised``, bool (rows, length), says
-    which tokens are trained on, with any value on padding; None means all of them. The arrays that a model takes are
-    computed from these on first use.
+    which tokens are trained on, with any value on padding; None means all of them. ``reference``, float64 (pieces,),
+    makes it a batch of preferences: a row holds pairs of pieces, of which the first is preferred to the second, and
+    these are the log-probabilities of their targets under the reference model. The arrays that a model takes are
+    computed from all these on first use.
     """
 
     input_ids: NDArray[np.int64]
@@ -33,6 +35,7 @@ class Batch:
     row_lengths: NDArray[np.int64]
     cursor: Cursor = field(default_factory=Cursor)
     supervised: NDArray[np.bool_] | None = None
+    reference: NDArray[np.float64] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -46,10 +49,15 @@ class Batch:
 
     @cached_property
     def num_targets(self) -> int:
-        """Return the number of tokens that the model predicts: the weight of the batch in a mean loss; it may be 0."""
+        """Return the number of tokens that the model predicts; it may be 0."""
         if self.supervised is None:
             return self.num_tokens - len(self.starts)
         return int(np.count_nonzero(self.loss_mask))
+
+    @property
+    def num_terms(self) -> int:
+        """Return the number of terms in the mean loss: the targets, or the pairs of a batch of preferences."""
+        return self.num_targets if self.reference is None else len(self.reference) // 2
 
     @cached_property
     def position_ids(self) -> NDArray[np.int64]:
@@ -86,6 +94,17 @@ class Batch:
         """Return the place before each target in the flattened rows, from which it is predicted, int64 (targets,)."""
         return np.flatnonzero(self.loss_mask.reshape(-1)) - 1
 
+    @cached_property
+    def target_pieces(self) -> NDArray[np.int64]:
+        """Return the number of the piece of each target, int64 (targets,)."""
+        return np.searchsorted(self.starts, self.target_places, side="right") - 1
+
+    @cached_property
+    def reference_margins(self) -> NDArray[np.float32]:
+        """Return by how much the reference model prefers each pair's first piece, in nats, float32 (pairs,)."""
+        assert self.reference is not None, "these are no preferences"
+        return (self.reference[0::2] - self.reference[1::2]).astype(np.float32)
+
     def split(self, rows: int) -> Iterator[Batch]:
         """Yield the batch in order as micro-batches of at most ``rows`` rows."""
         length = self.input_ids.shape[1]
@@ -94,7 +113,8 @@ class Batch:
             first, last = np.searchsorted(self.starts, [begin * length, (begin + rows) * length])
             starts = self.starts[first:last] - begin * length
             supervised = None if self.supervised is None else self.supervised[part]
-            yield Batch(self.input_ids[part], starts, self.row_lengths[part], self.cursor, supervised)
+            reference = None if self.reference is None else self.reference[first:last]
+            yield Batch(self.input_ids[part], starts, self.row_lengths[part], self.cursor, supervised, reference)
 
     def sum_by_piece(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of ``values`` (rows, length), 0 on padding, for each piece: (pieces,), of the same dtype."""

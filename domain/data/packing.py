@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from holdfast.domain.data.loss_mask import join_masks
+from holdfast.domain.data.preference_pairs import rejected_starts, split_pairs
 from holdfast.domain.data.row_index import RowIndex, RowPlace
 from holdfast.domain.errors import ConfigurationError
 
@@ -202,13 +203,21 @@ def place_rows(
     documents: Sequence[NDArray[np.unsignedinteger]],
     packing: Callable[[NDArray[np.int64], NDArray[np.int64]], Packed],
     masks: Sequence[NDArray[np.bool_] | None] | None = None,
+    *,
+    holds_pairs: bool = False,
+    reference: NDArray[np.float64] | None = None,
 ) -> list[RowPlace]:
     """Return the rows that ``packing`` makes of ``documents``, uint16 or uint32, (length,), for ``read_rows``.
 
-    ``masks`` are the loss masks of the documents, bool (length,); None trains on all tokens of a document.
+    ``masks`` are the loss masks of the documents, bool (length,); None trains on all tokens of a document. With
+    ``holds_pairs`` each document is a pair of conversations, which ``reference`` has the log-probabilities of, float64
+    (documents, 2).
     """
     lengths = np.array([len(document) for document in documents])
     index = packing(np.cumsum(lengths) - lengths, lengths).index
     ids = np.concatenate(documents)
     mask = None if masks is None else join_masks(masks, lengths.tolist())
+    if holds_pairs:
+        offsets = np.append(0, np.cumsum(lengths))
+        index = split_pairs(index, offsets, rejected_starts(mask, offsets), reference)
     return [(ids, mask, index, row) for row in range(index.num_rows)]

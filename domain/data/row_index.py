@@ -26,12 +26,14 @@ class RowIndex:
 
     Row ``i`` is the pieces ``rows[i]`` to ``rows[i + 1]``, in order; piece ``p`` is ``lengths[p]`` tokens from
     ``starts[p]`` on. All int64; a piece has at least one token. A row has at least one piece,
-    unless all its documents are excluded; ``NO_ROW`` has none.
+    unless all its documents are excluded; ``NO_ROW`` has none. ``reference``, float64 (pieces,), if given, are the
+    log-probabilities of the targets of each piece under a reference model.
     """
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     rows: NDArray[np.int64]
+    reference: NDArray[np.float64] | None = None
 
     @classmethod
     def empty(cls) -> Self:
@@ -54,7 +56,8 @@ RowPlace = tuple["TokenIds", "LossMask | None", RowIndex, int]
 """Token ids, which of them are trained on (None: all), the index of rows of them, and the number of a row in it."""
 
 # an empty row, which fills the last batch of finite data
-NO_ROW: RowPlace = (np.zeros(0, np.uint16), None, RowIndex(*(np.zeros(size, np.int64) for size in (0, 0, 2))), 0)
+_NOTHING = np.zeros(0, np.int64)
+NO_ROW: RowPlace = (np.zeros(0, np.uint16), None, RowIndex(_NOTHING, _NOTHING, np.zeros(2, np.int64)), 0)
 
 
 def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = None) -> Batch:
@@ -71,7 +74,18 @@ def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = N
             row[:size] = ids[begin : begin + size]
             row[size:] = 0
     starts = pieces.columns + np.repeat(np.arange(0, input_ids.size, length), pieces.counts)
-    return Batch(input_ids, starts, pieces.lengths, cursor or Cursor(), _supervised(places, pieces, length))
+    supervised, reference = _supervised(places, pieces, length), _reference(places)
+    return Batch(input_ids, starts, pieces.lengths, cursor or Cursor(), supervised, reference)
+
+
+def _reference(places: Sequence[RowPlace]) -> NDArray[np.float64] | None:
+    """Return the log-probabilities of the pieces under the reference model, float64 (pieces,); None without one."""
+    found = [
+        index.reference[index.rows[number] : index.rows[number + 1]]
+        for _, _, index, number in places
+        if index.reference is not None
+    ]
+    return np.concatenate(found) if found else None
 
 
 def _supervised(places: Sequence[RowPlace], pieces: Pieces, length: int) -> NDArray[np.bool_] | None:

@@ -28,8 +28,9 @@ class DataSupply:
 class StepOutcome:
     """The figures of one optimizer step; no value is read from the device until ``loss`` is.
 
-    ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds`` is
-    the time inside the engine, ``supply`` the figures of the batch's way to it.
+    ``losses`` are the micro-batches' summed losses in nats, each a number or a 0-dim tensor, and ``num_targets`` the
+    number of their terms: tokens, or pairs of preferences. ``step_seconds`` is the time inside the engine, ``supply``
+    the figures of the batch's way to it.
     """
 
     losses: Sequence[SupportsFloat]
@@ -51,28 +52,40 @@ class StepOutcome:
 class Evaluation:
     """The loss on the held-out documents: ``nats`` over ``num_targets`` tokens of ``num_bytes`` bytes of text.
 
-    ``parts`` are the figures of each source of a mixture and of each named set, by name.
+    Of preferences, it is over pairs, and the number of bytes is 0. ``parts`` are the figures of each source of a
+    mixture and of each named set, by name. ``figures`` are further ones, by name.
     """
 
     nats: float
     num_targets: int
     num_bytes: int
     parts: Mapping[str, Evaluation] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
-        """Return the mean loss in nats per target token."""
+        """Return the mean loss in nats per target token, or per pair of preferences."""
         return self.nats / self.num_targets
 
     @property
     def bits_per_byte(self) -> float:
-        """Return bits per byte of UTF-8 text: comparable between tokenizers, unlike ``loss``."""
-        return self.nats / math.log(2) / self.num_bytes
+        """Return bits per byte of UTF-8 text: comparable between tokenizers, unlike ``loss``; NaN for preferences."""
+        return self.nats / math.log(2) / self.num_bytes if self.num_bytes else math.nan
+
+    def words(self, digits: int) -> Sequence[str]:
+        """Return the figures for a person, each with its unit, the losses with ``digits`` after the point."""
+        if not self.figures:
+            return [f"{self.bits_per_byte:.{digits}f} bits per byte", f"{self.loss:.{digits}f} nats/token"]
+        rewards = {name.removeprefix("reward_"): value for name, value in self.figures.items()}
+        accuracy = f"{rewards['accuracy']:.1%} of the pairs in the right order"
+        return [f"{self.loss:.{digits}f} nats/pair", accuracy, f"reward margin {rewards['margin']:.{digits}f}"]
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """Return the figures under the names of their metrics, those of parts as ``eval_loss/NAME``."""
-        found = {"eval_loss": self.loss, "eval_bits_per_byte": self.bits_per_byte}
+        found = {"eval_loss": self.loss} | {f"eval_{name}": value for name, value in self.figures.items()}
+        if self.num_bytes:
+            found["eval_bits_per_byte"] = self.bits_per_byte
         for part, figures in self.parts.items():
             found |= {f"{name}/{part}": value for name, value in figures.metrics.items()}
         return found

@@ -9,10 +9,14 @@ import pytest
 from holdfast.adapters.document_encoder.chat import ChatDocumentEncoder
 from holdfast.adapters.document_encoder.completion import CompletionDocumentEncoder
 from holdfast.adapters.document_encoder.memory import MemoryDocumentEncoder
+from holdfast.adapters.document_encoder.preference import PreferenceDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.domain.data.preference_pairs import rejected_starts
+from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
 from holdfast.domain.training.conversation_record import completion_text, conversation_text
+from holdfast.domain.training.preference_record import preference_of, preference_text
 from holdfast.ports.testing.document_encoder import DocumentEncoderContract
 from holdfast.ports.testing.tokenizer import HARD_TEXTS
 from holdfast.ports.transform import Record
@@ -120,6 +124,59 @@ class TestChatDocumentEncoder(DocumentEncoderContract):
         assert found[0] == encoders[0].encode([plain]).ids.tolist() != found[1]
 
 
+def preferred(asked: str, chosen: str, rejected: str) -> Record:
+    return Record(preference_text(preference_of({"prompt": asked, "chosen": chosen, "rejected": rejected})))
+
+
+class TestPreferenceDocumentEncoder(DocumentEncoderContract):
+    examples = (preferred("Hi", "Hello.", "What?"), preferred("ü", "東京", "<|im_end|>"), preferred("a", "b c d", "b"))
+    refused = (said("Hi", "Hello."), Record("no JSON"), Record('{"chosen":1,"rejected":2}'))
+    is_masked = True
+
+    @pytest.fixture
+    def new(self):
+        return lambda: preference_encoder("qwen3")
+
+    @pytest.fixture
+    def others(self):
+        return [preference_encoder("chatml"), preference_encoder("qwen3", keeps_reasoning=False)]
+
+    @pytest.fixture
+    def rebuild(self):
+        return (
+            "from tests.contracts.test_document_encoder import preference_encoder\n"
+            "encoder = preference_encoder('qwen3')"
+        )
+
+    def test_both_replies_follow_the_same_prompt(self, encoder):
+        """A pair is prompt, chosen reply, the same prompt and rejected reply; only the replies are trained on."""
+        [record] = self.examples[:1]
+        encoded = encoder.encode([record])
+        second = int(rejected_starts(encoded.loss_mask, encoded.offsets)[0])
+        prompts = [
+            encoded.ids[part][~encoded.loss_mask[part]].tolist() for part in (slice(second), slice(second, None))
+        ]
+        assert prompts[0] == prompts[1] != []
+        tokenizer = templated("qwen3")
+        asked = tokenizer.chat_template.encode([ChatMessage(MessageRole.USER, "Hi")])
+        assert prompts[0] == list(asked)
+        replies = [
+            tokenizer.decode_all(encoded.ids[part][encoded.loss_mask[part]].tolist())
+            for part in (slice(second), slice(second, None))
+        ]
+        assert [reply.partition("<think>")[0] + reply.rpartition("</think>")[2].strip() for reply in replies] == [
+            "Hello.<|im_end|>",
+            "What?<|im_end|>",
+        ]
+
+    def test_replies_that_differ_in_their_reasoning_only_are_refused_without_it(self):
+        """Where reasoning is left out, a pair must differ in what is left."""
+        thought = preferred("Hi", "<think>a</think>Hello.", "<think>b</think>Hello.")
+        preference_encoder("qwen3").encode([thought])
+        with pytest.raises(DataError, match="differ in their reasoning only"):
+            preference_encoder("qwen3", keeps_reasoning=False).encode([thought])
+
+
 class TestCompletionDocumentEncoder(DocumentEncoderContract):
     examples = (
         Record(completion_text("a: ", "b")),
@@ -156,3 +213,9 @@ def chat_encoder(template: str, **options: Any) -> ChatDocumentEncoder:
     """Return an encoder with a stock template; also for another process."""
     tokenizer = templated(template)
     return ChatDocumentEncoder(tokenizer.chat_template, tokenizer, **options)
+
+
+def preference_encoder(template: str, **options: Any) -> PreferenceDocumentEncoder:
+    """Return an encoder of preferences with a stock template; also for another process."""
+    tokenizer = templated(template)
+    return PreferenceDocumentEncoder(tokenizer.chat_template, tokenizer, **options)

@@ -44,6 +44,11 @@ EXCEPTIONS = {
     "a model: test_fine_tuning.py",
     "python -m application train --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and a model: "
     "test_fine_tuning.py",
+    "python -m application data show --rows 5 --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and "
+    "a model: test_preference_run.py",
+    "python -m application train --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and a model: "
+    "test_preference_run.py",
+    "python -m application chat runs/dpo-lora": "serves until Ctrl-C: test_chat_command.py",
 }
 """What is not run as printed, and why."""
 OF_THEIR_OWN = {

@@ -16,13 +16,14 @@ from holdfast.domain.training.conversation_record import (
     conversation_of,
     conversation_text,
 )
+from holdfast.domain.training.preference_record import PREFERENCE_FIELDS, preference_of, preference_text
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Value = str | int | float | bool | None
-Task = Literal["text", "chat", "completion"]
+Task = Literal["text", "chat", "completion", "preference"]
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -71,8 +72,8 @@ class Fields:
     """The text field of a record, and the ``filter``: for each name of another field, the allowed values.
 
     ``kept`` are the names of other fields that are handed on with the document. ``task`` says what the document is:
-    the text field, or the ``chat`` or ``completion`` that several fields make up, as JSON. Their messages are in the
-    text field if it is not the usual one.
+    the text field, or the ``chat``, ``completion`` or ``preference`` that several fields make up, as JSON. Their
+    messages are in the text field if it is not the usual one.
     """
 
     text: str
@@ -90,6 +91,8 @@ class Fields:
         """Return the names of the fields that make up the document; for a task other than text some may be missing."""
         if self.task == "text":
             return (self.text,)
+        if self.task == "preference":
+            return PREFERENCE_FIELDS if self.text == _USUAL_TEXT else (self.text, *PREFERENCE_FIELDS)
         return RECORD_FIELDS if self.text == _USUAL_TEXT else (self.text, *SHARED_FIELDS)
 
     def content_of(self, record: Mapping[str, object]) -> str:
@@ -99,7 +102,10 @@ class Fields:
         """
         if self.task == "completion":
             return completion_text(*completion_of(record))
-        return conversation_text(conversation_of(record, None if self.text == _USUAL_TEXT else self.text))
+        messages_field = None if self.text == _USUAL_TEXT else self.text
+        if self.task == "preference":
+            return preference_text(preference_of(record, messages_field))
+        return conversation_text(conversation_of(record, messages_field))
 
     def keeping(self, names: Sequence[str]) -> Self:
         """Return these fields, with the fields of ``names`` handed on."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.adapters.shared.modeling.attention import packed_arguments
+from holdfast.adapters.shared.modeling.dpo_loss import target_losses
 from holdfast.adapters.shared.modeling.generation_settings import generation_parts
 from holdfast.adapters.shared.modeling.losses import (
     IGNORED,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
     from holdfast.adapters.shared.modeling.expert_balance import ExpertBalance
     from holdfast.adapters.shared.modeling.loss_probe import LossProbe
     from holdfast.adapters.shared.tensor_state.consolidation import Convert
@@ -81,7 +83,8 @@ class CausalLanguageModel(nn.Module):
     line each. If there are ``adapters``, only they are captured and loaded. ``token_losses``, if given, is a tensor
     fp32 (rows, length) of zeros, into which an evaluation also writes the loss of each target; the sum that it returns
     does not change. ``balance``, if given, adds the balancing loss of a mixture of experts to the gradient.
-    ``loss_probe``, if given, compares the next chunked loss in training with the plain one, once.
+    ``loss_probe``, if given, compares the next chunked loss in training with the plain one, once. ``preference``, if
+    given, is minimized in training in place of cross-entropy.
     """
 
     def __init__(self, network: PreTrainedModel) -> None:
@@ -95,6 +98,7 @@ class CausalLanguageModel(nn.Module):
         self.token_losses: Tensor | None = None
         self.balance: ExpertBalance | None = None
         self.loss_probe: LossProbe | None = None
+        self.preference: DpoLoss | None = None
 
     def forward(
         self,
@@ -103,15 +107,21 @@ class CausalLanguageModel(nn.Module):
         loss_mask: Tensor,
         document_ends: Tensor | None = None,
         target_places: Tensor | None = None,
+        target_pieces: Tensor | None = None,
+        reference_margins: Tensor | None = None,
     ) -> Tensor:
         """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length).
 
         ``document_ends`` and ``target_places`` are those of ``Batch``. Without them they are found on the device, and a
-        GPU is waited for.
+        GPU is waited for. ``target_pieces`` and ``reference_margins``, those of a batch of preferences, are used by
+        ``preference`` only.
         """
         labels = torch.full_like(input_ids, IGNORED)
         labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], IGNORED)
         arguments = packed_arguments(self.network, position_ids, document_ends)
+        if self.training and self.preference is not None:
+            losses = self._target_losses(input_ids, arguments, labels.flatten(), target_places)
+            return self.preference.summed(losses, target_pieces, reference_margins)
         own_loss = self.own_loss if self.training else None
         if self.loss == "plain":
             logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1).float()
@@ -190,6 +200,18 @@ class CausalLanguageModel(nn.Module):
         Raises ``StateError`` if names or shapes differ.
         """
         self._read(self._ranges_of(tensors))
+
+    def _target_losses(
+        self, input_ids: Tensor, arguments: Mapping[str, Any], labels: Tensor, places: Tensor | None
+    ) -> Tensor:
+        """Return the loss of each target in nats, fp32 (targets,), with a gradient."""
+        places = torch.nonzero(labels != IGNORED)[:, 0] if places is None else places
+        if self.loss == "plain":
+            logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1)[places].float()
+            return cross_entropy(logits, labels[places], reduction="none")
+        hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state.flatten(0, 1)[places]
+        head = self.network.get_output_embeddings()
+        return target_losses(hidden, head, labels[places], vocabulary=head.out_features)
 
     def _chunked(
         self,

@@ -60,6 +60,7 @@ class LoraAdapters:
 
     def __init__(self, config: LoraConfig, base: str) -> None:
         self._config = config
+        self.base = base
         self._base = torch.tensor(list(bytes.fromhex(base)), dtype=torch.uint8)
 
     @property

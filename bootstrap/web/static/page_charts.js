@@ -4,9 +4,11 @@ import { byId, bytes, make } from "./page_format.js";
 
 const { LineChart, linkCharts } = window;
 const CHARTS = [
-  { names: ["loss"], title: "Loss", note: "nats per token", isLarge: true, canLog: true, smooth: true },
+  { names: ["loss"], title: "Loss", note: "nats per token, or per pair of preferences", isLarge: true, canLog: true, smooth: true },
   { names: ["eval_loss"], title: "Evaluation loss", style: "both", canLog: true },
   { names: ["eval_bits_per_byte"], title: "Bits per byte", style: "both", canLog: true },
+  { names: ["reward_margin"], title: "Reward margin", smooth: true },
+  { names: ["reward_accuracy"], title: "Pairs in the right order", format: "percent", smooth: true },
   { names: ["grad_norm"], title: "Gradient norm", canLog: true, smooth: true },
   { names: ["lr"], title: "Learning rate" },
   { names: ["tokens_per_second"], title: "Tokens per second", smooth: true, zero: true, noBand: true },
