@@ -236,7 +236,11 @@ class MonitorThread:
     def _as_training_error(self, error: Exception | SystemExit) -> TrainingError:
         if isinstance(error, TrainingError):
             return error
-        wrapped = TrainingError(f"the monitor {self.name} failed: {type(error).__name__}: {error}")
+        try:
+            cause = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001  an error of another package may fail to describe itself
+            cause = type(error).__name__
+        wrapped = TrainingError(f"the monitor {self.name} failed: {cause}")
         wrapped.__cause__ = error
         return wrapped
 

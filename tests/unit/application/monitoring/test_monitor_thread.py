@@ -306,6 +306,24 @@ def test_a_monitor_that_exits_is_reported_and_called_on():
     assert close_all([thread], 10) == []
 
 
+def test_an_error_that_cannot_be_described_is_reported():
+    """An error whose text raises another error is reported by its name, and the monitor is called on."""
+
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise ZeroDivisionError
+
+    class Failing(MemoryMonitor):
+        def rewind(self, step):
+            raise Unspeakable
+
+    thread = MonitorThread("failing", Failing())
+    thread.rewind(0)
+    assert thread.settle(10)
+    assert str(thread.take_error()) == "the monitor failing failed: Unspeakable"
+    assert close_all([thread], 10) == []
+
+
 def test_closing_reports_a_monitor_that_fails():
     """An error of ``close`` is reported by name, and the other monitors are closed all the same."""
 
