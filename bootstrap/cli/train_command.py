@@ -65,7 +65,7 @@ def train(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.launcher_watch import stop_with_study
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
-    from holdfast.bootstrap.process.printing import fitting, report_line
+    from holdfast.bootstrap.process.printing import fitting, print_line, report_line
     from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
     from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -80,7 +80,7 @@ def train(options: argparse.Namespace) -> int:
     resolved = load_settings(options.config, options.settings, os.environ)
     settings = resolved.settings
     run = build(settings, accept_changed_data=options.accept_changed_data, is_quiet=options.quiet)
-    report = _print_nothing if options.quiet else report_line if options.json else partial(print, flush=True)
+    report = _print_nothing if options.quiet else report_line if options.json else print_line
     begin = partial(apply_start_options, options, settings, report)
     if (num_processes := processes_to_start(settings)) > 1:
         begin()
@@ -101,7 +101,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
     from holdfast.bootstrap.cli.end_report import EndReport
     from holdfast.bootstrap.cli.summary import Report, failure_of
     from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
-    from holdfast.bootstrap.process.printing import fitting, short
+    from holdfast.bootstrap.process.printing import fitting, print_line, short, unread_output_dropped
     from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
     from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.secret_masking import mask
@@ -118,22 +118,24 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
                 progress = run.run()
             report.written = end.path
             if run.stopped_by is None or run.stopped_by.signal is None:
-                summarize(progress)
+                with unread_output_dropped():
+                    summarize(progress)
                 return ExitCode.FINISHED
     except TrainingError as error:
         if as_json:
-            print(json.dumps(mask(failure_of(run, error)), indent=1))
+            print_line(json.dumps(mask(failure_of(run, error)), indent=1))
         raise
     except StoppedAtOnce as stop:
         text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
         print(fitting(text, sys.stderr), file=sys.stderr)
         return code_of_signal(stop.number)
     if as_json or is_quiet:
-        summarize(progress)
+        with unread_output_dropped():
+            summarize(progress)
         return code_of_signal(run.stopped_by.signal)
     where = run.newest_checkpoint()
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
-    print(fitting(f"stopped {saved}; the same command continues"))
+    print_line(fitting(f"stopped {saved}; the same command continues"))
     return code_of_signal(run.stopped_by.signal)
 
 
