@@ -108,7 +108,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
 
     run.may_exit = True
     report, end = Report(run, is_quiet=is_quiet), EndReport(run, is_first_rank=is_first_rank())
-    summarize = report.print_json if as_json else report.show
+    summarize = unread_output_dropped()(report.print_json if as_json else report.show)
     try:
         is_heard = is_first_rank() and not is_quiet
         acknowledge, grace = write_at_once if is_heard else _print_nothing, run.settings.recovery.grace_seconds
@@ -118,8 +118,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
                 progress = run.run()
             report.written = end.path
             if run.stopped_by is None or run.stopped_by.signal is None:
-                with unread_output_dropped():
-                    summarize(progress)
+                summarize(progress)
                 return ExitCode.FINISHED
     except TrainingError as error:
         if as_json:
@@ -130,8 +129,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
         print(fitting(text, sys.stderr), file=sys.stderr)
         return code_of_signal(stop.number)
     if as_json or is_quiet:
-        with unread_output_dropped():
-            summarize(progress)
+        summarize(progress)
         return code_of_signal(run.stopped_by.signal)
     where = run.newest_checkpoint()
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
