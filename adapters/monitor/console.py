@@ -53,7 +53,8 @@ class ConsoleMonitor(Monitor):
     ``eval_reward_accuracy``; other metrics are not shown.
 
     A separate thread writes, so a stopped terminal (Ctrl-S) or a full pipe does not block the loop: if more than 1,000
-    lines wait, the oldest are dropped. Raises ``TrainingError`` once if the console can no longer be written to.
+    lines wait, the oldest are dropped. If the console can no longer be written to, ``record`` or ``rewind`` raises
+    ``TrainingError`` once; ``say`` and ``show``, which training itself calls, raise nothing.
     ``close`` waits at most ``close_seconds`` for that thread.
     ``rewind`` does not remove printed lines.
     """
@@ -103,12 +104,14 @@ class ConsoleMonitor(Monitor):
             if self._live is None and now >= self._next_plain_line:
                 self._next_plain_line = now + _PLAIN_LINE_SECONDS
                 self._say_figures()
+        self._raise_error()
         self._start()
 
     @override
     def rewind(self, step: int) -> None:
         self._figures = self._figures.rewound(step)
         self._has_figures = True
+        self._raise_error()
         self._start()
 
     def say(self, text: str) -> None:
@@ -119,7 +122,10 @@ class ConsoleMonitor(Monitor):
             self._lines.append(text)
             self._start()
         elif self._error is None:
-            self._print(text)
+            try:
+                self._print(text)
+            except (OSError, ValueError) as error:
+                self._error = error
 
     def show(self, phase: str, share: float | Amount | None = None) -> None:
         """Show ``phase`` and the part that is done in place of the figures; an empty name shows the figures again."""
@@ -153,11 +159,13 @@ class ConsoleMonitor(Monitor):
         self._shown_step = self._figures.step
         self._lines.append(str(self._figures))
 
-    def _start(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None and not self._closing.is_set():
             self._closing.set()
             msg = f"the console cannot be written to ({self._error}); training continues without it"
             raise TrainingError(msg) from self._error
+
+    def _start(self) -> None:
         if self._thread is None and not self._closing.is_set():
             self._thread = Thread(target=self._write, name="console", daemon=True)
             self._thread.start()

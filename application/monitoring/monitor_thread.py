@@ -224,7 +224,7 @@ class MonitorThread:
             try:
                 call.make()
                 self._is_failing = self._is_failing and self.is_tracker
-            except Exception as error:  # noqa: BLE001  kept for the loop's thread, and later calls are made
+            except (Exception, SystemExit) as error:  # noqa: BLE001  kept for the loop's thread; later calls are made
                 if not self._is_failing:
                     self._keep(self._as_training_error(error))
                 self._is_failing = True
@@ -233,10 +233,14 @@ class MonitorThread:
     def _keep(self, error: TrainingError) -> None:
         self._error = self._error or error
 
-    def _as_training_error(self, error: Exception) -> TrainingError:
+    def _as_training_error(self, error: Exception | SystemExit) -> TrainingError:
         if isinstance(error, TrainingError):
             return error
-        wrapped = TrainingError(f"the monitor {self.name} failed: {type(error).__name__}: {error}")
+        try:
+            cause = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001  an error of another package may fail to describe itself
+            cause = type(error).__name__
+        wrapped = TrainingError(f"the monitor {self.name} failed: {cause}")
         wrapped.__cause__ = error
         return wrapped
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
 from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
+from holdfast.bootstrap.process.printing import print_line, report_line
 from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -30,14 +31,14 @@ def supervise(options: argparse.Namespace) -> int:
         raise ConfigurationError(msg)
     settings = load_settings(options.config, options.settings, os.environ).settings
     folder, limits = settings.run.directory, settings.recovery.supervisor
-    stream = sys.stderr if options.json else sys.stdout
-    apply_start_options(options, settings, lambda line: None if options.quiet else print(line, file=stream, flush=True))
+    say = report_line if options.json else print_line
+    apply_start_options(options, settings, lambda line: None if options.quiet else say(line))
     supervisor = Supervisor(
         [sys.executable, "-m", module_called(), *resume_arguments(options)],
         folder,
         RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
         HeartbeatMonitor(RunLayout(folder).heartbeats, 3 * settings.recovery.watchdog.min_seconds),
         grace_seconds=settings.recovery.grace_seconds,
-        report=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
+        report=lambda line: report_line(f"supervisor: {line}"),
     )
     return supervisor.run()

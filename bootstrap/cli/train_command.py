@@ -65,7 +65,7 @@ def train(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.launcher_watch import stop_with_study
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
-    from holdfast.bootstrap.process.printing import fitting, report_line
+    from holdfast.bootstrap.process.printing import fitting, print_line, report_line
     from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
     from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -80,7 +80,7 @@ def train(options: argparse.Namespace) -> int:
     resolved = load_settings(options.config, options.settings, os.environ)
     settings = resolved.settings
     run = build(settings, accept_changed_data=options.accept_changed_data, is_quiet=options.quiet)
-    report = _print_nothing if options.quiet else report_line if options.json else partial(print, flush=True)
+    report = _print_nothing if options.quiet else report_line if options.json else print_line
     begin = partial(apply_start_options, options, settings, report)
     if (num_processes := processes_to_start(settings)) > 1:
         begin()
@@ -101,14 +101,14 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
     from holdfast.bootstrap.cli.end_report import EndReport
     from holdfast.bootstrap.cli.summary import Report, failure_of
     from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
-    from holdfast.bootstrap.process.printing import fitting, short
+    from holdfast.bootstrap.process.printing import fitting, print_line, short, unread_output_dropped
     from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
     from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.secret_masking import mask
 
     run.may_exit = True
     report, end = Report(run, is_quiet=is_quiet), EndReport(run, is_first_rank=is_first_rank())
-    summarize = report.print_json if as_json else report.show
+    summarize = unread_output_dropped()(report.print_json if as_json else report.show)
     try:
         is_heard = is_first_rank() and not is_quiet
         acknowledge, grace = write_at_once if is_heard else _print_nothing, run.settings.recovery.grace_seconds
@@ -122,7 +122,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
                 return ExitCode.FINISHED
     except TrainingError as error:
         if as_json:
-            print(json.dumps(mask(failure_of(run, error)), indent=1))
+            print_line(json.dumps(mask(failure_of(run, error)), indent=1))
         raise
     except StoppedAtOnce as stop:
         text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
@@ -133,7 +133,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
         return code_of_signal(run.stopped_by.signal)
     where = run.newest_checkpoint()
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
-    print(fitting(f"stopped {saved}; the same command continues"))
+    print_line(fitting(f"stopped {saved}; the same command continues"))
     return code_of_signal(run.stopped_by.signal)
 
 

@@ -61,7 +61,8 @@ def watch(options: argparse.Namespace) -> int:
     if options.with_input:
         os.nice(_NICENESS)  # training comes first
         threading.Thread(target=_end_with_input, name="input", daemon=True).start()
-    board = RunBoard([run.expanduser() for run in options.runs])
+    folders = [Path(os.path.expanduser(run)) for run in options.runs]  # noqa: PTH111  which knows no unknown user
+    board = RunBoard(folders)
     bound = bind(options.host, options.port)
     end = "" if options.with_input else " (Ctrl-C ends the page; runs go on)"
     shown = address_of(bound) if options.with_input else address_of(bound, token)

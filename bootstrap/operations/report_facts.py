@@ -16,7 +16,7 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
 from holdfast.bootstrap.operations.run_view import RunView
-from holdfast.bootstrap.run_folder.folder import read_record, versions_read
+from holdfast.bootstrap.run_folder.folder import read_whole_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
 from holdfast.bootstrap.wiring.version_store import VersionStore
@@ -56,7 +56,7 @@ def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
     Nothing is written, so it works while the run trains. A series of training steps has at most about ``most_points``
     points. Raises ``StateError`` if ``run`` is no run folder or cannot be read.
     """
-    record = read_record(run)
+    record = read_whole_record(run)
     view = RunView(run, name=name_of_run(run, record)).read_all()
     curves = view.curves(view.metrics, width=most_points)
     view.close()
@@ -159,7 +159,7 @@ def _series(curves: Mapping[str, Curve]) -> Facts:
 
 def data_facts(record: Mapping[str, Any]) -> Facts:
     """Return the sources in the ``record`` of a run, and the versions of datasets that it has read."""
-    data, kept = record["settings"].get("data", {}), record.get("data", {})
+    data, kept = record["settings"].get("data", {}), record.get("data")
     mixture = data.get("sources")
     sources = mixture if isinstance(mixture, dict) else {"": data}
     return {
@@ -171,18 +171,28 @@ def data_facts(record: Mapping[str, Any]) -> Facts:
             for name, source in sources.items()
             if isinstance(source, dict)
         ],
-        "num_files": len(kept["files"]) if isinstance(kept.get("files"), list) else None,
+        "num_files": len(kept["files"]) if isinstance(kept, dict) and isinstance(kept.get("files"), list) else None,
         "versions": [_version(each) for each in versions_read(record)],
     }
 
 
 def _supervision(file: Path) -> Facts | None:
-    """Return which tokens are trained on, as the run recorded it; None for runs on plain text."""
+    """Return which tokens are trained on, as the run recorded it; None for runs on plain text, and for other JSON."""
     try:
-        found: Facts = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(file.read_bytes())
+        return {
+            "sentences": [str(each) for each in found["sentences"]],
+            "sources": {
+                name: {**each, "supervised": int(each["supervised"]), "tokens": int(each["tokens"])}
+                for name, each in found["sources"].items()
+            },
+            "rows": [
+                [[(str(text), bool(is_trained)) for text, is_trained in document] for document in row]
+                for row in found["rows"]
+            ],
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
-    return found
 
 
 def _version(entry: Mapping[str, str]) -> Facts:

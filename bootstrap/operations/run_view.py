@@ -28,7 +28,7 @@ from holdfast.bootstrap.operations.run_checkpoints import CheckpointList
 from holdfast.bootstrap.operations.run_events import EventNotes, RunNote
 from holdfast.bootstrap.operations.run_progress import TimeRecord, share_of, time_left
 from holdfast.bootstrap.operations.run_state import state_of
-from holdfast.bootstrap.run_folder.folder import flatten, is_unwritten, read_record, versions_read
+from holdfast.bootstrap.run_folder.folder import flatten, is_unwritten, read_whole_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
 from holdfast.domain.urls import describe
@@ -275,7 +275,7 @@ class RunView:
             return False
         before = self._problem
         try:
-            self._record, self._problem = (read_record(self.folder) if stamp else {}), None
+            self._record, self._problem = (read_whole_record(self.folder) if stamp else {}), None
         except StateError as error:  # the next call reads it again
             self._problem = str(error)
             return self._problem != before
@@ -319,7 +319,7 @@ class RunView:
         return None if curve is None or not len(curve.value) else _finite(float(curve.value[-1]))
 
     def _last_sign(self) -> str | None:
-        with suppress(OSError):
+        with suppress(OSError, OverflowError, ValueError):  # a time in no calendar
             written = self._layout.metrics.stat().st_mtime
             return datetime.fromtimestamp(max(written, self._time.last_time or 0.0), UTC).isoformat(timespec="seconds")
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ exit codes:
 _PARTING_SECONDS = 2.0
 _SIGNALED = 128
 _OUR_PACKAGE = "holdfast"
+_OF_A_PATH = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS}
+"""Errors that no mistake of this program causes."""
 
 
 class ExitCode(IntEnum):
@@ -103,9 +106,7 @@ def guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return code_of_signal(signal.SIGINT)
     except (Exception, SystemExit) as error:  # the last line of defence
-        from holdfast.bootstrap.wiring.plugins import blame
-
-        if (sentence := blame(error)) is not None:
+        if (sentence := _sentence_on(error)) is not None:
             print(as_error(f"error: {mask_text(sentence)}{_where(error)}"), file=sys.stderr)
             return ExitCode.FAILED
         if isinstance(error, SystemExit):
@@ -113,6 +114,18 @@ def guarded(command: Callable[[], int]) -> int:
         print(mask_text(traceback.format_exc()), file=sys.stderr, end="")
         print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
         return ExitCode.FAILED
+
+
+def _sentence_on(error: BaseException) -> str | None:
+    """Return a sentence if a plugin raised ``error`` or the system refuses a path, None if it may be a mistake here."""
+    from holdfast.adapters.shared.files.file_operations import explain
+    from holdfast.bootstrap.wiring.plugins import blame
+
+    if (sentence := blame(error)) is not None:
+        return sentence
+    if isinstance(error, OSError) and error.errno in _OF_A_PATH and error.filename is not None:
+        return f"{error.filename} cannot be used, {explain(error)}"
+    return None
 
 
 def _where(error: BaseException) -> str:

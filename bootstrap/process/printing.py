@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 import textwrap
 import unicodedata
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import TextIO
 
 _NARROWEST = 40
@@ -49,10 +51,34 @@ def print_notes(notes: Iterable[str], stream: TextIO | None = None) -> None:
         print(fitting(note, stream), file=stream, flush=True)
 
 
+@contextmanager
+def unread_output_dropped() -> Iterator[None]:
+    """Leave the block once the reader of standard output, or its terminal, has gone, and drop the rest of the output.
+
+    Raises the other errors of the block.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())  # else Python complains about the rest when it exits
+        os.close(nothing)
+
+
+def print_line(line: str) -> None:
+    """Print ``line`` on standard output, unless its reader has gone."""
+    with unread_output_dropped():
+        sys.stdout.write(f"{line}\n")
+
+
 def report_line(line: str) -> None:
-    """Print ``line`` on standard error."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    """Print ``line`` on standard error, unless its reader or its terminal has gone."""
+    with suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def short(location: str) -> str:

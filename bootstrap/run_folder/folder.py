@@ -29,6 +29,7 @@ DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
+_SECTIONS = ("run", "data", "model")
 # Further settings that must be equal on all ranks of a run.
 _EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
 
@@ -184,6 +185,22 @@ def read_record(path: Path) -> dict[str, Any]:
     return {**record, "settings": with_current_names(record["settings"])}
 
 
+def read_whole_record(path: Path) -> dict[str, Any]:
+    """Return ``read_record(path)``; raises ``StateError`` also if a part that pages and reports show is no mapping."""
+    record = read_record(path)
+    parts = {f"settings.{name}": record["settings"].get(name, {}) for name in _SECTIONS}
+    parts |= {"origins": record.get("origins") or {}, "settings.run.budget": _budget_in(record["settings"])}
+    if odd := [name for name, part in parts.items() if not isinstance(part, dict)]:
+        msg = f"{path / RECORD} is damaged ({odd[0]} is not a mapping): set the folder aside with --fresh"
+        raise StateError(msg)
+    return record
+
+
+def _budget_in(settings: Mapping[str, Any]) -> Any:
+    run = settings.get("run")
+    return run.get("budget", {}) if isinstance(run, dict) else {}
+
+
 def _check_members(record: Mapping[str, Any]) -> None:
     for name, kind in _MEMBERS.items():
         if not isinstance(record[name], kind):
@@ -203,12 +220,11 @@ def versions_read(record: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
     Empty for a run that streams its data, and for a record of an earlier version of Holdfast.
     """
     found = record.get(DATA_VERSIONS, ())
-    wanted = {"id", "name", "cache"}
-    return (
-        [entry for entry in found if isinstance(entry, dict) and wanted <= entry.keys()]
-        if isinstance(found, list)
-        else []
-    )
+    return [entry for entry in found if _is_version(entry)] if isinstance(found, list) else []
+
+
+def _is_version(entry: object) -> bool:
+    return isinstance(entry, dict) and all(isinstance(entry.get(name), str) for name in ("id", "name", "cache"))
 
 
 def is_unwritten(path: Path) -> bool:

@@ -96,7 +96,8 @@ class AccessRules:
             return True
         headers = _headers_of(scope)
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and _is_same(given.strip(), self.token):
+        text = given.strip().encode("latin-1").decode("utf-8", "replace")  # headers are bytes
+        if kind.lower() == "bearer" and _is_same(text, self.token):
             return True
         try:
             morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
@@ -178,8 +179,8 @@ def token_from(place: str | None, *, setting: str) -> str | None:
         msg = f"{setting} is new, env:NAME or file:PATH: a token itself would be visible to other users of the machine"
         raise ConfigurationError(msg)
     try:
-        token = (os.environ[where] if kind == "env" else Path(where).expanduser().read_text("utf-8")).strip()
-    except (OSError, KeyError, UnicodeDecodeError) as error:
+        token = (os.environb[where.encode()].decode() if kind == "env" else _text_in(where)).strip()
+    except (OSError, KeyError, ValueError, RuntimeError) as error:  # not UTF-8, or ``~`` of a user that is not there
         what = "the variable" if kind == "env" else "the file"
         msg = f"{setting} names {what} {where}, which cannot be read"
         raise ConfigurationError(msg) from error
@@ -187,6 +188,10 @@ def token_from(place: str | None, *, setting: str) -> str | None:
         msg = f"the token that {setting} names has {len(token)} characters: it needs {_SHORTEST_TOKEN} at least"
         raise ConfigurationError(msg)
     return token
+
+
+def _text_in(file: str) -> str:
+    return Path(file).expanduser().read_text("utf-8")
 
 
 def check_host(host: str, token: str | None, *, setting: str) -> None:

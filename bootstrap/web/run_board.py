@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.control_files import SAVE, STOP
@@ -14,7 +16,6 @@ from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _DEEPEST = 4
@@ -124,8 +125,11 @@ def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:
 
 
 def _holds_run(folder: Path, depth: int) -> bool:
-    if RunLayout(folder).record.exists():
-        return True
+    try:
+        if RunLayout(folder).record.exists():
+            return True
+    except OSError:  # a folder of another user
+        return False
     if depth == 0 or folder.is_symlink():
         return False
     return any(_holds_run(each, depth - 1) for each in _folders_in(folder))
@@ -141,7 +145,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def _names_of(folders: Sequence[Path]) -> list[str]:
     """Return the last part of each path, with as many parts before it as tell the runs apart."""
-    paths = [folder.resolve().parts for folder in folders]
+    paths = [Path(os.path.realpath(folder)).parts for folder in folders]  # also of a link that leads to itself
     length = 1
     while len({path[-length:] for path in paths}) < len(paths) and length < max(map(len, paths)):
         length += 1

@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from holdfast.domain.errors import ConfigurationError
 
@@ -53,7 +54,7 @@ def address_of(bound: socket.socket, token: str | None = None) -> str:
     """Return the link to the page at ``bound``, with its token."""
     host, port = bound.getsockname()[:2]
     name = socket.gethostname() if host in _ALL_ADDRESSES else f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
+    return f"http://{name}:{port}/" + ("" if token is None else f"?{urlencode({'token': token})}")
 
 
 def serve(app: App, bound: socket.socket) -> None:
@@ -107,7 +108,10 @@ def _wait_for(server: Server, thread: threading.Thread) -> None:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except UnicodeError as error:  # such as two dots in a row
+        raise socket.gaierror(socket.EAI_NONAME, "it is not the name of a machine") from error
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, final
@@ -45,10 +46,13 @@ class TimeSample:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return the sample that ``to_json`` described."""
+        """Return the sample that ``to_json`` described; raises ``ValueError`` for a number that is not finite."""
         seconds = {TimeCategory(kind): float(value) for kind, value in record["seconds"].items()}
-        is_planned_end = record.get("planned_end") is True
-        return cls(float(record["began"]), float(record["time"]), int(record["step"]), seconds, is_planned_end)
+        began, time, step = float(record["began"]), float(record["time"]), record["step"]
+        if not all(map(math.isfinite, (began, time, step, *seconds.values()))):
+            msg = "a number of the sample is not finite"
+            raise ValueError(msg)
+        return cls(began, time, int(step), seconds, record.get("planned_end") is True)
 
 
 @dataclass(frozen=True, slots=True)

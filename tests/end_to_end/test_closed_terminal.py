@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -72,3 +73,16 @@ def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path):
     ignoring = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
     train_on_a_terminal_that_closes(tmp_path, "train", *settings, before=ignoring)
     assert max(losses(tmp_path / "runs/default")) == 60
+
+
+@pytest.mark.parametrize("streams", ["", "2>&1"])
+def test_a_run_whose_output_nobody_reads_finishes(tmp_path, streams):
+    """A run whose reader has gone, as that of ``| head -1`` does, trains to its end and exits with 0."""
+    settings = " ".join(map(shlex.quote, tiny(corpus(tmp_path), "run.budget.steps=6")))
+    command = f"({sys.executable} -m application train {settings} {streams}; echo $? > code) | true"
+    process = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, timeout=110, check=False
+    )
+    assert b"Traceback" not in process.stderr
+    assert (tmp_path / "code").read_text() == "0\n"
+    assert max(losses(tmp_path / "runs/default")) == 6

@@ -283,6 +283,31 @@ def test_folders_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):
         assert [view.name for view in board.views] == ["first"]
 
 
+def test_the_record_of_another_user_is_left_out(tmp_path, monkeypatch):
+    """A folder of runs is shown although the system refuses each look into one of the folders in it."""
+    make_run(tmp_path / "runs/first")
+    (tmp_path / "runs/private").mkdir()
+    exists = Path.exists
+
+    def refusing(path):
+        if path.parent.name == "private":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refusing)
+    with closing(RunBoard([tmp_path / "runs"])) as board:
+        assert [view.name for view in board.views] == ["first"]
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/run", "loop"])
+def test_watch_names_a_folder_that_is_no_run(tmp_path, name):
+    """The home of an unknown user and a link to itself are no run folders."""
+    (tmp_path / "loop").symlink_to("loop")
+    process = run_here("watch", name, cwd=tmp_path)
+    assert (process.returncode, "Traceback" in process.stderr) == (4, False)
+    assert f"{name} is not a run folder" in process.stderr
+
+
 def test_nothing_is_read_while_nobody_looks(run, monkeypatch):
     """Without an open page the server does not touch the run folder."""
     with served([run]) as client:

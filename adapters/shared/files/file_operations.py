@@ -24,6 +24,8 @@ _REMEDIES = {
     errno.EACCES: "give this user access to it",
     errno.EPERM: "give this user access to it",
     errno.EROFS: "mount it writable",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "remove the link that leads to itself",
     errno.EXDEV: "keep the whole run folder on one file system",
     errno.EMFILE: "raise the limit of open files",
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import os
 import re
 import time
 
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.adapters.monitor.console import ConsoleMonitor
 from holdfast.adapters.monitor.console_figures import Trend
+from holdfast.domain.errors import TrainingError
 from holdfast.domain.phase import Amount
 from tests.support.consoles import FIGURES, Terminal, console_of, lines_of
 
@@ -270,3 +274,27 @@ def _wait_until(happened):
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_reader_that_has_gone_does_not_end_training():
+    """What training itself calls raises nothing when the console's pipe is broken, and a record reports it once."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    file = os.fdopen(writing, "w", encoding="utf-8")
+    console, errors = ConsoleMonitor(10, None, file=file), []
+    deadline = time.monotonic() + 10
+    while not errors and time.monotonic() < deadline:
+        console.show("evaluating", 0.5)
+        console.say("a line")
+        try:
+            console.record(1, {"loss": 1.0})
+        except TrainingError as error:
+            errors.append(str(error))
+        time.sleep(0.05)
+    console.record(2, {"loss": 1.0})
+    console.close()
+    console.say("a last line")
+    with contextlib.suppress(BrokenPipeError):
+        file.close()
+    assert len(errors) == 1
+    assert "training continues without it" in errors[0]

@@ -1,4 +1,5 @@
 import itertools
+import sys
 import threading
 
 import pytest
@@ -284,6 +285,43 @@ def test_a_monitor_that_hangs_is_waited_for_once():
     (problem,) = close_all([thread], 60)
     assert "did not take its last metrics" in problem
     gate.set()
+
+
+def test_a_monitor_that_exits_is_reported_and_called_on():
+    """A monitor of another package that calls ``sys.exit`` is reported, and gets the next record all the same."""
+    recorded = []
+
+    class Exiting(MemoryMonitor):
+        def record(self, step, metrics):
+            recorded.append(step)
+            if step == 1:
+                sys.exit(3)
+
+    thread = MonitorThread("exiting", Exiting())
+    thread.record(1, {"loss": 1.0})
+    thread.record(2, {"loss": 2.0})
+    assert thread.settle(10)
+    assert recorded == [1, 2]
+    assert str(thread.take_error()) == "the monitor exiting failed: SystemExit: 3"
+    assert close_all([thread], 10) == []
+
+
+def test_an_error_that_cannot_be_described_is_reported():
+    """An error whose text raises another error is reported by its name, and the monitor is called on."""
+
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise ZeroDivisionError
+
+    class Failing(MemoryMonitor):
+        def rewind(self, step):
+            raise Unspeakable
+
+    thread = MonitorThread("failing", Failing())
+    thread.rewind(0)
+    assert thread.settle(10)
+    assert str(thread.take_error()) == "the monitor failing failed: Unspeakable"
+    assert close_all([thread], 10) == []
 
 
 def test_closing_reports_a_monitor_that_fails():

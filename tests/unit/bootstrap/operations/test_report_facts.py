@@ -9,6 +9,8 @@ import shutil
 import pytest
 
 from holdfast.bootstrap.operations.report_facts import report_facts
+from holdfast.bootstrap.operations.report_markdown import markdown_report
+from holdfast.bootstrap.web.report_html import html_report
 from holdfast.domain.errors import StateError
 from tests.support.written_runs import BEGAN, event, write_lines, write_run
 
@@ -126,3 +128,52 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     """Another folder is named in one sentence."""
     with pytest.raises(StateError, match="is not a run folder"):
         report_facts(tmp_path)
+
+
+SAMPLE = {"began": 1.0, "time": 9.0, "step": 5, "seconds": {"compute": 8.0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("supervision.json", {}),
+        ("supervision.json", {"sentences": "all", "sources": {"a": 1}, "rows": []}),
+        ("supervision.json", {"sentences": ["all"], "sources": {}, "rows": [[["text"]]]}),
+        ("goodput.jsonl", SAMPLE | {"seconds": {"compute": "Infinity"}}),
+        ("goodput.jsonl", SAMPLE | {"step": float("inf")}),
+        ("goodput.jsonl", SAMPLE | {"time": 1e300}),
+    ],
+)
+def test_a_file_with_other_content_does_not_prevent_a_report(tmp_path, name, content):
+    """JSON that no run has written in one of its files is left out of the report, and the rest is reported."""
+    run = write_run(tmp_path / "a", losses=[3.0, 2.5], events=EVENTS)
+    (run / name).write_text(json.dumps(content) + "\n")
+    facts = report_facts(run)
+    assert facts["figures"]["loss"] == 2.5
+    assert facts["supervision"] is None
+    assert "2.5" in markdown_report([facts])
+    assert "2.5" in html_report([facts])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"settings": {"run": "a"}},
+        {"settings": {"run": {"budget": 5}}},
+        {"settings": {"data": None}},
+        {"origins": 5},
+    ],
+)
+def test_a_record_of_another_form_is_damaged(tmp_path, damage):
+    """A part of ``run.json`` that is no section is named as the damage."""
+    run = write_run(tmp_path / "a", losses=[3.0])
+    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_bytes()) | damage))
+    with pytest.raises(StateError, match=f"is damaged .*{next(iter(damage))}"):
+        report_facts(run)
+
+
+@pytest.mark.parametrize("more", [{"data": 5}, {"data_versions": [{"id": "a", "name": "b", "cache": {}}]}])
+def test_odd_notes_on_the_data_are_left_out(tmp_path, more):
+    """Notes on the data that no run has written are not reported."""
+    data = report_facts(write_run(tmp_path / "a", losses=[3.0], **more))["data"]
+    assert (data["num_files"], data["versions"]) == (None, [])

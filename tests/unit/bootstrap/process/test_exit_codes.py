@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 
 import pytest
@@ -40,6 +42,19 @@ def test_each_error_has_its_exit_code(error, code, capsys):
 
     assert guarded(command) == code
     assert "no" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP])
+def test_a_path_that_the_system_refuses_is_one_sentence(number, capsys):
+    """A folder of another user, a name that is too long, and a link to itself are no bug that a user should report."""
+
+    def command():
+        raise OSError(number, os.strerror(number), "/private/run.json")
+
+    assert guarded(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: /private/run.json cannot be used, ")
+    assert "check the disk" not in line
 
 
 def test_a_note_of_another_package_is_no_place(tmp_path, capsys):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -142,6 +143,12 @@ def test_programs_send_the_token_as_a_header():
     assert ask(headers=LOCAL | {"authorization": f"bearer {TOKEN}"}, token=TOKEN)[0] == 200
 
 
+def test_a_header_may_have_any_characters_of_a_token():
+    """A token with an umlaut is known in a header, whose bytes are UTF-8."""
+    token = "ein-Wörtchen-mit-Umlauten"
+    assert ask(headers=LOCAL | {"authorization": f"Bearer {token}"}, token=token)[0] == 200
+
+
 def test_web_sockets_are_refused():
     """No WebSocket gets through, as browsers let any site open one."""
     sent = []
@@ -157,6 +164,7 @@ def test_a_token_is_read_where_it_is(tmp_path, monkeypatch):
     """A token comes from a variable, a file, or chance, and never from the command line."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     monkeypatch.setenv("PAGE_TOKEN", TOKEN)
+    monkeypatch.setenv("BYTES", os.fsdecode(b"\xff" * 20))
     assert token_from(f"file:{tmp_path}/token", setting="x") == TOKEN
     assert token_from("env:PAGE_TOKEN", setting="x") == TOKEN
     assert token_from(None, setting="x") is None
@@ -165,6 +173,8 @@ def test_a_token_is_read_where_it_is(tmp_path, monkeypatch):
         (TOKEN, "env:NAME"),
         ("env:MISSING_ONE", "MISSING_ONE"),
         (f"file:{tmp_path}", "cannot be read"),
+        ("file:~nobody-of-this-name/token", "cannot be read"),
+        ("env:BYTES", "cannot be read"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             token_from(place, setting="--token-from")

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import http.client
 import socket
+from urllib.parse import urlsplit
 
 import pytest
 
 from holdfast.bootstrap.web import serve
+from holdfast.bootstrap.web.access import AccessRules
 from holdfast.bootstrap.web.serve import address_of, bind, check_packages, serving
 from holdfast.domain.errors import ConfigurationError
 
@@ -56,6 +58,21 @@ def test_the_address_has_the_token_and_a_name():
     with bind("0.0.0.0", 0) as bound:
         port = bound.getsockname()[1]
         assert address_of(bound, "secret") == f"http://{socket.gethostname()}:{port}/?token=secret"
+
+
+def test_a_token_of_any_characters_is_in_the_link():
+    """The link opens the page whatever characters its token has."""
+    token = "a&b#c+d%20e f/ü?=ghi"
+    with bind("127.0.0.1", 0) as bound:
+        query = urlsplit(address_of(bound, token)).query
+    scope = {"query_string": query.encode("ascii")}
+    assert AccessRules(token).is_link(scope)
+
+
+def test_a_host_that_is_no_name_is_named():
+    """A host that no resolver can be asked for is an error in a sentence."""
+    with pytest.raises(ConfigurationError, match=r"a\.\.b"):
+        bind("a..b", 0)
 
 
 def test_a_missing_package_is_named(monkeypatch):
