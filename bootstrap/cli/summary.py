@@ -155,9 +155,10 @@ class Report:
         if stop is None:
             if self._has_trained(progress):
                 return f"finished {counted(progress.step, 'step')}"
+            place = "run.name=NAME" if self._run.settings.run.dir is None else "run.dir=FOLDER"
             return (
                 f"the run is finished at step {progress.step}: nothing was left to train; another one: add --fresh or "
-                "run.name=NAME; more of it: a larger run.budget.steps or .tokens"
+                f"{place}; more of it: a larger run.budget.steps or .tokens"
             )
         budget = self._run.settings.run.budget.steps
         whole = f" of {budget:,}" if budget is not None else ""
