@@ -21,6 +21,7 @@ from holdfast.domain.events import (
     RunFinished,
     RunStarted,
     StepCompleted,
+    SuiteEvaluated,
     TextGenerated,
 )
 from holdfast.domain.training.progress import Progress
@@ -113,6 +114,13 @@ def test_announcements_say_what_a_person_asks():
 
 
 FULL = "checkpoint-{} cannot be written, no space left: free some space"
+
+
+def test_a_wait_for_suites_is_told():
+    """The line of an evaluation by suites for which the run waited at its end says how long it waited."""
+    lines = []
+    LogEvents(lines.append)(SuiteEvaluated(7, {"arc": {"acc": 0.5}}, 61.0, 40.0))
+    assert lines[0].endswith("61 s, waited for 40 s")
 
 
 def test_one_trouble_is_told_once():
