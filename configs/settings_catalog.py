@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from holdfast.configs.plain import to_plain
 from holdfast.configs.sections.base import PLUGIN, Section
+from holdfast.configs.sections.sources import FilesSource, MixtureSource
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.strict_yaml import write_yaml
 from holdfast.configs.synonyms import meaning_of
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pydantic.fields import FieldInfo
+
+_ENTRIES: Mapping[str, tuple[type[Section], ...]] = {
+    "data.sources": get_args(get_args(MixtureSource)[0]),
+    "evaluation.sets": (FilesSource,),
+}
 
 
 @cache
@@ -65,6 +71,22 @@ def _fields(model: Any, prefix: str) -> Iterator[tuple[str, FieldInfo]]:
             yield f"{prefix}.{name}", field
         if section is not None:
             yield from _fields(section, f"{prefix}.{name}")
+
+
+def field_of_entry(name: str, kind: str) -> FieldInfo | None:
+    """Return the field of a setting below a name of the user's choice, such as ``evaluation.sets.news.format``.
+
+    ``kind`` is the kind of the source or set. None if there is no such setting, and for the kind of a mixture's source,
+    which has no default.
+    """
+    for parent, models in _ENTRIES.items():
+        inside = name.removeprefix(f"{parent}.").partition(".")[2]
+        if not name.startswith(f"{parent}.") or (inside == "kind" and len(models) > 1):
+            continue
+        for model in models:
+            if model.model_fields["kind"].default == kind:
+                return dict(_fields(model, "")).get(f".{inside}")
+    return None
 
 
 def _is_section(annotation: Any) -> bool:

@@ -118,22 +118,27 @@ class TextGenerated(Event):
 
 @dataclass(frozen=True, slots=True)
 class SuiteEvaluated(Event):
-    """The checkpoint of ``step`` was evaluated by benchmark suites, which took ``seconds`` beside training.
+    """The checkpoint of ``step`` was evaluated by benchmark suites, which took ``seconds``.
 
-    ``results`` are the metrics of each task.
+    ``results`` are the metrics of each task. The run trained meanwhile, or waited at its end, for ``stall_seconds``.
     """
 
     step: int
     results: Mapping[str, Mapping[str, float]]
     seconds: float
+    stall_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteFailed(Event):
-    """The checkpoint of ``step`` could not be evaluated by benchmark suites; training continues."""
+    """The checkpoint of ``step`` could not be evaluated by benchmark suites; training continues.
+
+    At its end the run waited for ``stall_seconds`` before this was known.
+    """
 
     step: int
     problem: str
+    stall_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,10 +129,12 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
             return f"step {progress.step} · {reason}; training continues, as there is no checkpoint to roll back to"
         case DataStalled(progress, seconds):
             return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
-        case SuiteEvaluated(step, results, seconds):
-            return f"step {step} · suites: {_first_metrics(results)}, {seconds:.0f} s beside training"
-        case SuiteFailed(step, problem):
-            return f"step {step} · NOT EVALUATED by suites, training continues: {problem}"
+        case SuiteEvaluated(step, results, seconds, stall):
+            waited = f", waited for {stall:.0f} s" if stall >= 1 else " beside training"
+            return f"step {step} · suites: {_first_metrics(results)}, {seconds:.0f} s{waited}"
+        case SuiteFailed(step, problem, stall):
+            goes_on = "" if stall else ", training continues"  # the run waits at its end only
+            return f"step {step} · NOT EVALUATED by suites{goes_on}: {problem}"
         case RunStalled(progress, seconds, _):
             return f"step {progress.step} · continues after {seconds:.0f} s without progress"
         case StopRequested(progress, reason, _):

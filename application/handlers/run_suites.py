@@ -105,6 +105,7 @@ class RunSuites:
         publish: Callable[[Event], object],
         *,
         show: ShowPhase = show_nothing,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._process = process
         self._every = every
@@ -113,10 +114,12 @@ class RunSuites:
         self._group = group
         self._publish = publish
         self._show = show
+        self._clock = clock
         self._running: int | None = None
         self._waiting: int | None = None
         self._newest = 0
         self._saved = 0
+        self._waits_since: float | None = None
         self._is_at_end = False
         self._is_stopped = False
         self._is_off = False
@@ -162,6 +165,7 @@ class RunSuites:
 
     def on_end(self, _: RunFinished) -> None:
         """Wait for the last evaluation, unless the run was stopped."""
+        self._waits_since = self._clock()
         try:
             if self._saved > self._newest and not self._is_interrupted:
                 self._evaluate(self._saved)  # the last checkpoint was a periodic one
@@ -216,10 +220,14 @@ class RunSuites:
 
     def _tell(self, step: int, outcome: SuiteOutcome) -> None:
         """Publish the outcome, and record results; raises ``StateError`` if the disk refuses them."""
+        stall = 0.0
+        if self._waits_since is not None:
+            now = self._clock()
+            stall, self._waits_since = now - self._waits_since, now
         if outcome.problem is not None:
-            self._publish(SuiteFailed(step, outcome.problem))
+            self._publish(SuiteFailed(step, outcome.problem, stall))
             return
-        self._publish(SuiteEvaluated(step, outcome.results, outcome.seconds))
+        self._publish(SuiteEvaluated(step, outcome.results, outcome.seconds, stall))
         record = {"step": step, "time": datetime.now(UTC).isoformat(), "seconds": outcome.seconds}
         self._records.append({**record, "results": outcome.results})
 

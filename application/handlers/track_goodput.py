@@ -18,6 +18,9 @@ from holdfast.domain.events import (
     RunStarted,
     StepCompleted,
     StopRequested,
+    SuiteEvaluated,
+    SuiteFailed,
+    TextGenerated,
 )
 from holdfast.domain.fault_tolerance.goodput import TimeCategory, TimeSample
 
@@ -31,6 +34,7 @@ _WENT_INTO = {
     RunStarted: TimeCategory.START_UP,
     DataStalled: TimeCategory.DATA,
     EvaluationCompleted: TimeCategory.EVALUATION,
+    TextGenerated: TimeCategory.EVALUATION,
     MemoryExhausted: TimeCategory.RECOVERY,
     BatchSplit: TimeCategory.RECOVERY,
     RolledBack: TimeCategory.RECOVERY,
@@ -79,10 +83,9 @@ class TrackGoodput:
             case StepCompleted(_, outcome):
                 self._count_step(elapsed, outcome.supply.wait_seconds)
             case CheckpointSaved():
-                self._count(TimeCategory.COMPUTE, elapsed)  # the step under way
-                stall = min(event.stall_seconds, self._seconds[TimeCategory.COMPUTE])
-                self._count(TimeCategory.COMPUTE, -stall)
-                self._count(TimeCategory.SAVE, stall)
+                self._count_stall(elapsed, event.stall_seconds, TimeCategory.SAVE)
+            case SuiteEvaluated() | SuiteFailed() if self._step is not None:
+                self._count_stall(elapsed, event.stall_seconds, TimeCategory.EVALUATION)
             case _:
                 known = _WENT_INTO.get(
                     type(event), TimeCategory.START_UP if self._step is None else TimeCategory.COMPUTE
@@ -100,6 +103,12 @@ class TrackGoodput:
 
     def _count(self, kind: TimeCategory, seconds: float) -> None:
         self._seconds[kind] += seconds
+
+    def _count_stall(self, elapsed: float, stall: float, kind: TimeCategory) -> None:
+        self._count(TimeCategory.COMPUTE, elapsed)  # the step under way
+        stall = min(stall, self._seconds[TimeCategory.COMPUTE])
+        self._count(TimeCategory.COMPUTE, -stall)
+        self._count(kind, stall)
 
     def _count_step(self, elapsed: float, wait: float) -> None:
         waited = min(elapsed, max(0.0, wait - self._known_wait))

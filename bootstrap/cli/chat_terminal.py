@@ -97,7 +97,7 @@ class ChatTerminal:
             raise
 
     def _obey(self, text: str) -> None:
-        name, _, value = text.strip().partition(" ")
+        name, _, value = map(str.strip, text.strip().partition(" "))
         if name == "/new":
             self._conversations = [None if each is None else [] for each in self._conversations]
             print("a new conversation")
@@ -110,9 +110,14 @@ class ChatTerminal:
             elif name == "/seed":
                 self._sampling = replace(self._sampling, seed=whole(0)(value))
             else:
+                print("" if name == "/help" else f"there is no command {visible(name)}\n", end="")
                 print(_COMMANDS)
+                return
         except ValueError:
+            print(f"{name} does not take {visible(value)!r}" if value else f"{name} needs a number")
             print(_COMMANDS)
+            return
+        print(f"{name[1:]} is now {value}")
 
     def _answer(self, text: str) -> None:
         """Print the reply of each model to ``text``; Ctrl-C stops them."""

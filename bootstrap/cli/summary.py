@@ -15,7 +15,14 @@ from holdfast.bootstrap.wiring.asked_trust import asked_trust
 from holdfast.bootstrap.wiring.goodput_accounting import sentence_of
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.domain.counting import counted
-from holdfast.domain.events import EvaluationCompleted, RunFinished, RunStarted, StepCompleted
+from holdfast.domain.events import (
+    EvaluationCompleted,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+    SuiteEvaluated,
+    SuiteFailed,
+)
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
@@ -41,12 +48,15 @@ class Report:
         self._first: Progress | None = None
         self._training = 0.0
         self._seconds = 0.0
+        self._waited = 0.0
         self._step: StepCompleted | None = None
         self._evaluation: EvaluationCompleted | None = None
         self.written: Path | None = None
         run.subscribe(RunStarted, self._on_start)
         run.subscribe(StepCompleted, self._on_step)
         run.subscribe(EvaluationCompleted, self._on_evaluation)
+        run.subscribe(SuiteEvaluated, self._on_suite)
+        run.subscribe(SuiteFailed, self._on_suite)
         run.subscribe(RunFinished, self._on_end)
 
     def _on_start(self, event: RunStarted) -> None:
@@ -58,8 +68,11 @@ class Report:
     def _on_evaluation(self, event: EvaluationCompleted) -> None:
         self._evaluation = event
 
+    def _on_suite(self, event: SuiteEvaluated | SuiteFailed) -> None:
+        self._waited += event.stall_seconds
+
     def _on_end(self, _: RunFinished) -> None:
-        self._seconds = time.monotonic() - self._training
+        self._seconds = time.monotonic() - self._training - self._waited
 
     def show(self, progress: Progress) -> None:
         """Print a sample, the end of the run and its figures, and the commands to try next."""
@@ -155,9 +168,10 @@ class Report:
         if stop is None:
             if self._has_trained(progress):
                 return f"finished {counted(progress.step, 'step')}"
+            place = "run.name=NAME" if self._run.settings.run.dir is None else "run.dir=FOLDER"
             return (
                 f"the run is finished at step {progress.step}: nothing was left to train; another one: add --fresh or "
-                "run.name=NAME; more of it: a larger run.budget.steps or .tokens"
+                f"{place}; more of it: a larger run.budget.steps or .tokens"
             )
         budget = self._run.settings.run.budget.steps
         whole = f" of {budget:,}" if budget is not None else ""

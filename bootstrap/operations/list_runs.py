@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 1 << 16
 _DEEPEST = 4
+_OF_TRACKERS = "mlflow-artifacts"  # a folder that the monitor mlflow makes beside run folders
 _NOT_COMPARED = ("run.name", "run.dir")
 _EVALUATION = b'"EvaluationCompleted"'
 _BOUNDS = ("RunStarted", "RunFinished", "RunFailed")
@@ -113,7 +114,8 @@ def _folders(folder: Path, depth: int) -> Iterator[tuple[Path, bool]]:
         return
     try:
         with os.scandir(folder) as entries:
-            below = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            names = (entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            below = sorted(name for name in names if name != _OF_TRACKERS)
     except OSError:
         below = []
     found = [each for name in below if depth for each in _folders(folder / name, depth - 1)]

@@ -13,7 +13,7 @@ from holdfast.configs.plain import to_plain
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import MASK
 from holdfast.configs.settings import TrainSettings
-from holdfast.configs.settings_catalog import settings_by_name
+from holdfast.configs.settings_catalog import field_of_entry, settings_by_name
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.strict_yaml import write_yaml
 from holdfast.domain.errors import ConfigurationError
@@ -47,7 +47,7 @@ class RepeatCommand:
 def with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
     """Return the recorded ``settings`` (nested) in their order, each with its default for the kind of its section."""
     usual = to_plain(TrainSettings())
-    flat, catalog = flatten(usual), settings_by_name()
+    flat, catalog, recorded = flatten(usual), settings_by_name(), flatten(settings)
 
     def default_of(name: str) -> tuple[bool, Any]:
         section = name.partition(".")[0]
@@ -56,12 +56,14 @@ def with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
         if name in flat and is_usual:
             return True, flat[name]
         field = catalog.get(name, {}).get(kind, catalog.get(name, {}).get(""))
+        if field is None:
+            field = field_of_entry(name, str(recorded.get(f"{'.'.join(name.split('.')[:3])}.kind")))
         if field is None or field.is_required():
             return False, None
         return True, to_plain(field.get_default(call_default_factory=True))
 
     found = []
-    for name, value in flatten(settings).items():
+    for name, value in recorded.items():
         has_default, default = default_of(name)
         found.append(Setting(name, value, default, not has_default or value != default))
     return found

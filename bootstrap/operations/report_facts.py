@@ -120,9 +120,12 @@ def _history(run: Path) -> Facts:
 
 
 def name_of_run(run: Path, record: Mapping[str, Any]) -> str:
-    """Return the name in the settings of the run, or that of its folder if it was given a folder."""
+    """Return the name in the settings of the run, or that of its folder if it was given a folder and no name."""
     chosen = record["settings"].get("run", {})
-    return run.resolve().name if chosen.get("dir") is not None else str(chosen.get("name", run.resolve().name))
+    is_unnamed = chosen.get("name", "default") == "default"
+    if is_unnamed and (chosen.get("dir") is not None or "name" not in chosen):
+        return run.resolve().name
+    return str(chosen["name"])
 
 
 def _kept(record: Mapping[str, Any], *names: str) -> Facts:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _MOST = 10
 _LONGEST_VALUE = 30
+_SHARED = 8  # characters shown before a difference
 
 
 def told_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -27,7 +28,7 @@ def told_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         if key in known or any(known.get(above, 0) is None for above in _above(key))
     ]
     for key, old, new in changes[:_MOST]:
-        yield f"changed: {key}: {_word(old)} -> {_word(new)}"
+        yield f"changed: {key}: {' -> '.join(_words(old, new))}"
     if (more := len(changes) - _MOST) > 0:
         yield f"changed: {more} more (all are in run.json)"
 
@@ -38,5 +39,11 @@ def _above(key: str) -> Iterator[str]:
         yield key
 
 
-def _word(value: object) -> str:
-    return one_line(value if isinstance(value, str) else write_yaml(value), _LONGEST_VALUE)
+def _words(old: object, new: object) -> tuple[str, str]:
+    """Return both values as text that shows where they differ: a long beginning that they share is left out."""
+    words = [one_line(value if isinstance(value, str) else write_yaml(value)) for value in (old, new)]
+    pairs = enumerate(zip(*words, strict=False))
+    shared = next((place for place, (one, other) in pairs if one != other), min(map(len, words)))
+    first = shared - _SHARED if shared > _LONGEST_VALUE // 2 and max(map(len, words)) > _LONGEST_VALUE else 0
+    before, after = (one_line(f"...{word[first:]}" if first else word, _LONGEST_VALUE) for word in words)
+    return before, after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from dataclasses import dataclass
 from hashlib import sha256
@@ -38,6 +39,7 @@ _SMOOTHING = 0.6
 _MANY_STEPS = 300
 _LONG_CELL = 30
 _COLORS = 8
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}")
 
 
 @final
@@ -174,7 +176,8 @@ def _charts(runs: Sequence[Facts], names: Sequence[str]) -> tuple[list[Any], lis
     groups: dict[str, list[str]] = {}
     for name in sorted(name for name in found - taken if name.startswith(AT_EVALUATIONS)):
         groups.setdefault(name.rpartition("/")[0] or name, []).append(name)
-    main += [_Chart(group.replace("_", " "), (*names_in,)) for group, names_in in groups.items()]
+    titles = (group if len(names_in) > 1 else names_in[0] for group, names_in in groups.items())
+    main += [_Chart(title.replace("_", " "), (*each,)) for title, each in zip(titles, groups.values(), strict=True)]
     others = sorted(name for name in found - taken if not name.startswith(AT_EVALUATIONS))
     further = [_Chart(name.replace("_", " "), (name,), _FORMATS.get(name, "number")) for name in others]
     chosen = [_options(chart, runs, names) for chart in (*main, *further)]
@@ -282,7 +285,7 @@ def table_html(table: Table) -> str:
 
     def cells(tag: str, row: Sequence[str]) -> str:
         return "".join(
-            f"<{tag}{_css(cell, is_number=column in table.numbers)}>{escape(cell)}</{tag}>"
+            f"<{tag}{_css(cell, is_number=column in table.numbers)}>{_cell_html(cell)}</{tag}>"
             for column, cell in enumerate(row)
         )
 
@@ -291,6 +294,11 @@ def table_html(table: Table) -> str:
     head = f"<thead><tr>{cells('th', table.header)}</tr></thead>" if any(table.header) else ""
     kind = ' class="levels"' if table.levels else ""
     return f'<div class="wide"><table{kind}>{head}<tbody>{rows}</tbody></table></div>'
+
+
+def _cell_html(cell: str) -> str:
+    """Return a cell, escaped; a time is broken into lines only between its date and the time of day."""
+    return f'<span class="date">{cell[:10]}</span>{cell[10:]}' if _MOMENT.fullmatch(cell) else escape(cell)
 
 
 def _css(cell: str, *, is_number: bool) -> str:

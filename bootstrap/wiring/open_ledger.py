@@ -90,7 +90,7 @@ def ledger_subscriptions(
         if (rejects := rejected.take()) is not None:
             record.reject(rejects)
 
-    details = {"name": parts.settings.run.name, "settings": dump_settings(parts.settings)}
+    details = {"name": parts.settings.run.shown_name, "settings": dump_settings(parts.settings)}
     spans_of = trained_spans(parts.data.batch_stream, names, excluded, cursors, stack)
     record = RecordLedger(ledger, run, spans_of, details)
     stack.callback(record.close)

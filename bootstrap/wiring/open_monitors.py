@@ -134,7 +134,7 @@ def begin_monitors(
     """Tell the trackers which run begins; ``record`` is the content of ``run.json``."""
     run = RunDescription(
         run_id=run_id,
-        name=settings.run.name,
+        name=settings.run.shown_name,
         folder=settings.run.directory,
         settings=dump_settings(settings),
         data={version["name"]: version["id"] for version in versions_read(record)},

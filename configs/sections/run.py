@@ -74,6 +74,13 @@ class RunSettings(Section):
         return Path("runs") / self.name if self.dir is None else self.dir.expanduser()
 
     @property
+    def shown_name(self) -> str:
+        """Return the name of the run for people: that of its folder if a folder was chosen and no name."""
+        is_unnamed = self.name == RunSettings.model_fields["name"].default
+        folder = "" if self.dir is None else self.directory.resolve().name
+        return folder[:128] if folder and is_unnamed else self.name
+
+    @property
     def cache_directory(self) -> Path:
         """Return the folder of cached tokenizers and tokens. Raises ``ConfigurationError`` without a home folder."""
         if self.cache_dir is not None:

@@ -152,6 +152,21 @@ def test_the_axis_includes_the_spikes(chart_page):
     assert limits[1] > 50.0
 
 
+def test_the_axis_of_a_low_chart_has_a_scale(chart_page):
+    """A chart has two labels at least on its axis of values, as one alone shows no scale."""
+    page = chart_page(height=170, series=[series([3.846, 3.333, 3.218])])
+    page.evaluate("""() => {
+      window.labels = [];
+      const write = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+        if (this.textAlign === "right" && this.textBaseline === "middle") window.labels.push(text);
+        write.call(this, text, ...place);
+      };
+      window.charts[0].paintNow();
+    }""")
+    assert len(set(page.evaluate("window.labels"))) > 1
+
+
 @pytest.mark.parametrize(("log", "smoothing"), [(False, 0.0), (True, 0.9)])
 def test_two_lines_of_2000_points_are_drawn_60_times_a_second(chart_page, log, smoothing):
     """The processor needs less than a frame of 16.7 ms to draw both, half of the time at least on a busy machine."""

@@ -80,6 +80,7 @@ def test_foreign_and_damaged_folders_are_named(tmp_path):
     (tmp_path / "damaged" / "run.json").write_text("{")
     (tmp_path / "notes").mkdir()
     (tmp_path / ".hidden").mkdir()
+    (tmp_path / "mlflow-artifacts" / "1").mkdir(parents=True)
     report = json.loads(list_runs(tmp_path, as_json=True, width=80))
     assert [run["name"] for run in report["runs"]] == ["sweep/a"]
     assert report["others"].keys() == {"damaged", "notes"}

@@ -241,7 +241,9 @@
     Object.assign(context, { textAlign: "right", textBaseline: "middle" });
     const unit = scene.isBytes ? 1024 ** Math.max(0, Math.floor(Math.log(limits[1]) / Math.log(1024))) : 1;
     const count = Math.max(2, (bottom - TOP) / 38);
-    for (const each of (log ? logTicks : linearTicks)(limits[0] / unit, limits[1] / unit, count)) {
+    const ticksOf = (most) => (log ? logTicks : linearTicks)(limits[0] / unit, limits[1] / unit, most);
+    const few = ticksOf(count);
+    for (const each of few.length > 1 ? few : ticksOf(2 * count)) { // one tick alone shows no scale
       const tick = each * unit;
       const y = Math.round(scale.y(tick)) + 0.5;
       context.beginPath();

@@ -91,7 +91,8 @@ export class ChartBoard {
   }
 
   draw() {
-    const ends = this._runs.flatMap(({ summary }) => (summary.first_step === null ? [] : [summary.first_step, summary.step]));
+    const ends = this._runs.flatMap(({ summary, all }) => (summary.first_step === null ? []
+      : [summary.first_step, summary.step, ...firstSteps(all.points)]));
     const domain = ends.length ? [Math.min(...ends), Math.max(...ends, Math.min(...ends) + 1)] : undefined;
     const marks = this.options.marks ? this._marks() : [];
     for (const { chart, names, spec } of this._charts.values()) {
@@ -199,6 +200,9 @@ export class ChartBoard {
   }
 }
 
+/* The first steps of curves: an evaluation may be before the first training step. */
+const firstSteps = (points) => Object.values(points).flatMap(({ x }) => (x.length ? [x[0]] : []));
+
 const limitLine = (limit, [first, last]) => (
   { name: "limit", x: [first, last], y: [limit, limit], color: 7, smooth: false });
 
@@ -209,5 +213,6 @@ function grouped(names) {
     const key = name.split(/[/.:]/)[0];
     groups.set(key, [...(groups.get(key) || []), name]);
   }
-  return [...groups].map(([key, found]) => ({ names: found, title: key.replaceAll("_", " "), style: "both" }));
+  return [...groups].map(([key, found]) => (
+    { names: found, title: (found.length > 1 ? key : found[0]).replaceAll("_", " "), style: "both" }));
 }

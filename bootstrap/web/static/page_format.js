@@ -13,7 +13,7 @@ export function bytes(value) {
 }
 
 export const compact = (value) => (value === null || value === undefined ? "–"
-  : new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(value));
+  : new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(value).replace("K", "k"));
 
 export const percent = (share) => {
   if (share === null || share === undefined) return "–";

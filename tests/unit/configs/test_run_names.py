@@ -141,3 +141,9 @@ def test_a_secret_in_a_url_is_no_part_of_a_name():
 def test_a_run_with_an_archive_keeps_the_name_under_which_its_copies_lie():
     """Copies of a run are found by its name on an empty disk, so no name comes by itself there."""
     assert name_of(*DATA, "state_store.archive.url=./archive") == "default"
+
+
+def test_people_read_the_name_of_the_folder_unless_a_name_is_given():
+    """Trackers get ``run.name`` if it is set, and otherwise the name of the folder that was chosen."""
+    overrides = (["run.dir=kept/march"], ["run.dir=kept/march", "run.name=april"], ["run.name=april"], ["run.dir=/"])
+    assert [settings_of(*each).run.shown_name for each in overrides] == ["march", "april", "april", "default"]

@@ -21,6 +21,8 @@ from holdfast.domain.events import (
     RunFinished,
     RunStarted,
     StepCompleted,
+    SuiteEvaluated,
+    SuiteFailed,
     TextGenerated,
 )
 from holdfast.domain.training.progress import Progress
@@ -113,6 +115,21 @@ def test_announcements_say_what_a_person_asks():
 
 
 FULL = "checkpoint-{} cannot be written, no space left: free some space"
+
+
+def test_a_wait_for_suites_is_told():
+    """The line of an evaluation by suites for which the run waited at its end says how long it waited."""
+    lines = []
+    LogEvents(lines.append)(SuiteEvaluated(7, {"arc": {"acc": 0.5}}, 61.0, 40.0))
+    assert lines[0].endswith("61 s, waited for 40 s")
+
+
+def test_an_evaluation_that_fails_at_the_end_promises_no_training():
+    """If the run waited for a failed evaluation, no training follows, and the line says nothing of it."""
+    lines = []
+    for stall in (0.0, 40.0):
+        LogEvents(lines.append)(SuiteFailed(7, "it died", stall))
+    assert ["training continues" in line for line in lines] == [True, False]
 
 
 def test_one_trouble_is_told_once():

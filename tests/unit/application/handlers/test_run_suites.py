@@ -75,7 +75,11 @@ class Suites:
         self.published = []
         self.lines = JsonLines(folder / "evaluations.jsonl")
         publish = self.published.append
-        self.handler = RunSuites(self.process, every, self.lines, self.inbox, SingleProcessGroup(), publish)
+        self.now = 0.0
+        clock = lambda: self.now  # noqa: E731
+        self.handler = RunSuites(
+            self.process, every, self.lines, self.inbox, SingleProcessGroup(), publish, clock=clock
+        )
 
     def start(self, step=0):
         self.handler.on_start(RunStarted(at(step).progress))
@@ -198,6 +202,25 @@ def test_the_last_checkpoint_is_waited_for(make):
     suites.process.on_look = answer
     suites.end(15)
     assert [step for step, _ in suites.recorded] == [10, 15]
+
+
+def test_the_wait_at_the_end_is_published_with_each_outcome(make):
+    """Each outcome has the seconds that the run waited for it, none while it trained."""
+    suites = make(every=10)
+    suites.start()
+    suites.save(10)
+    suites.now = 30.0
+    suites.answer()
+    suites.save(20)
+    suites.save(25, SaveReason.FINAL)
+
+    def answer(process):
+        suites.now += 2.0
+        process.result = DONE if process.looks % 5 == 0 else None
+
+    suites.process.looks, suites.process.on_look = 0, answer
+    suites.end(25)
+    assert [event.stall_seconds for event in suites.published] == [0.0, 10.0, 10.0]
 
 
 def test_a_last_checkpoint_that_was_a_periodic_one_is_evaluated_too(make):

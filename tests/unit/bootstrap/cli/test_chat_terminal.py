@@ -110,6 +110,17 @@ def test_settings_change_in_the_conversation(monkeypatch, capsys):
     assert terminal._sampling == Sampling(2, 0.5, seed=3)
 
 
+def test_a_command_is_answered(monkeypatch, capsys):
+    """A command that changes a setting confirms it, and one that is unknown or has a wrong value is named."""
+    Screen(monkeypatch, "/seed  3", "/seed x", "/seed", "/sed 3", "/help")
+    ChatTerminal([model()], GREEDY).run(io.StringIO())
+    out = capsys.readouterr().out
+    answers = [line for line in out.splitlines() if line.startswith(("seed", "/seed ", "there"))]
+    told = ["seed is now 3", "/seed does not take 'x'", "/seed needs a number", "there is no command /sed"]
+    assert [line for line in answers if "another seed" not in line] == told
+    assert out.count("/quit              end") == 4
+
+
 def test_a_new_conversation_forgets(monkeypatch):
     """After /new the model reads nothing of before."""
     Screen(monkeypatch, "a", "/new", "b")

@@ -19,6 +19,8 @@ CASES = [
         "data.transforms=[{kind: length, options: {min_characters: 3}}]",
     ],
     ["data.sources={web: {path: web, weight: 3}, code: {path: code, weight: 1}}"],
+    ["data.sources={library: {kind: python_library}, code: {path: code, score: {name: good, min: 1}}}"],
+    ["evaluation.sets={news: {path: news.jsonl}, law: {path: law, text_field: body}}"],
     ["model.config.hidden_size=32", "monitors=[jsonl]", 'sample.prompt=it\'s "quoted"\n$HOME `x`'],
     ["state_store.archive.url=s3://bucket/runs", "optimizer.schedule.kind=wsd"],
 ]
@@ -57,3 +59,11 @@ def test_only_settings_with_another_value_than_the_default_are_marked():
     given = ["optimizer.learning_rate=1e-4", "data.kind=files", "data.path=a.jsonl", "data.format=auto"]
     changed = {each.name for each in with_defaults(plain([*given, "run.name=mine"])) if each.is_changed}
     assert changed == {"optimizer.learning_rate", "data.kind", "data.path", "run.name"}
+
+
+def test_the_options_of_a_named_source_or_set_are_compared_with_their_defaults():
+    """Of a set and of a source of a mixture, only the options that were given are marked."""
+    given = ["evaluation.sets.news.path=a.jsonl", "data.sources={web: {path: web, weight: 3}}", "run.name=mine"]
+    changed = {each.name for each in with_defaults(plain(given)) if each.is_changed}
+    sources = {f"data.sources.web.{name}" for name in ("kind", "path", "weight")}
+    assert changed == {"evaluation.sets.news.path", *sources, "data.kind", "run.name"}

@@ -39,3 +39,12 @@ def test_a_flood_of_changes_is_cut():
     assert len(lines) == 11
     assert "90" in lines[-1]
     assert max(map(len, lines)) < 80
+
+
+def test_long_values_are_shown_where_they_differ():
+    """Of two long values with the same beginning, the parts that differ are shown."""
+    before = {"monitors": [{"kind": "console"}, {"kind": "jsonl"}, {"kind": "wandb", "mode": "offline"}]}
+    (line,) = told_changes(before, {"monitors": before["monitors"][:2]})
+    old, new = line.removeprefix("changed: monitors: ").split(" -> ")
+    assert "wandb" in old
+    assert new.endswith("jsonl}]")

@@ -122,6 +122,16 @@ def test_evaluations_by_source_share_a_chart(tmp_path):
     assert found["suite/arc"] == ["suite/arc/acc", "suite/arc/acc_norm"]
 
 
+def test_the_chart_of_a_single_set_names_the_set(tmp_path):
+    """A chart with one line has no legend, so its title is the name of the metric with that of the set."""
+    run = write_run(tmp_path / "a", losses=[3.0])
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 1, "eval_loss/news": 1.0}) + "\n")
+    page = Reader(html_report([report_facts(run)]))
+    [data] = [json.loads(text) for _, form, text in page.texts if form == "application/json"]
+    assert "eval loss/news" in [chart["title"] for chart in data["charts"]]
+
+
 def test_the_end_of_a_run_replaces_an_earlier_report(tmp_path):
     """The report of the last start stays, and no draft is left beside it."""
     run, said = write_run(tmp_path / "a", losses=[3.0]), []

@@ -48,6 +48,7 @@ def test_another_file_of_a_tracker_gets_all_steps(tmp_path):
     for name, steps in (("first", [1, 2, 3]), ("second", [1, 2, 3, 4])):
         with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as connection:
             assert [step for (step,) in connection.execute("SELECT step FROM metrics ORDER BY step")] == steps
+            assert connection.execute("SELECT name FROM metric_runs").fetchall() == [("run",)]
 
 
 def test_counters_for_prometheus_begin_with_the_process(tmp_path):

@@ -23,6 +23,9 @@ from holdfast.domain.events import (
     RunStarted,
     StepCompleted,
     StopRequested,
+    SuiteEvaluated,
+    SuiteFailed,
+    TextGenerated,
 )
 from holdfast.domain.fault_tolerance.goodput import TimeAccount, TimeCategory, TimeSample
 from holdfast.domain.training.progress import Progress
@@ -181,6 +184,20 @@ def test_each_event_says_what_the_time_before_it_was_for():
         "save": 2 + 1,
         "recovery": 1,
     }
+
+
+@pytest.mark.parametrize("end", [SuiteEvaluated(1, {}, 90.0, 80.0), SuiteFailed(1, "it died", 80.0)])
+def test_samples_and_a_wait_for_suites_are_evaluation(end):
+    """Of the time until an evaluation by suites has ended, only the wait of the run is taken from compute."""
+    goodput, _ = accounted(
+        (0, RunStarted(Progress(0))),
+        (2, TextGenerated(Progress(0), [])),
+        (5, SuiteEvaluated(0, {}, 3.0)),
+        (9, StepCompleted(Progress(1), outcome())),
+        (90, end),
+        (91, RunFinished(Progress(1))),
+    )
+    assert nonzero(goodput) == {"evaluation": 2 + 80, "compute": 3 + 4 + 1, "save": 1}
 
 
 def test_compiling_is_start_up():
