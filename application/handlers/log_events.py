@@ -129,12 +129,8 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
             return f"step {progress.step} · {reason}; training continues, as there is no checkpoint to roll back to"
         case DataStalled(progress, seconds):
             return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
-        case SuiteEvaluated(step, results, seconds, stall):
-            waited = f", waited for {stall:.0f} s" if stall >= 1 else " beside training"
-            return f"step {step} · suites: {_first_metrics(results)}, {seconds:.0f} s{waited}"
-        case SuiteFailed(step, problem, stall):
-            goes_on = "" if stall else ", training continues"  # the run waits at its end only
-            return f"step {step} · NOT EVALUATED by suites{goes_on}: {problem}"
+        case SuiteEvaluated() | SuiteFailed():
+            return _of_suites(event)
         case RunStalled(progress, seconds, _):
             return f"step {progress.step} · continues after {seconds:.0f} s without progress"
         case StopRequested(progress, reason, _):
@@ -148,6 +144,14 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
             return f"{handler} failed on {name}{outcome}: {type(error).__name__}: {error}"
         case _:
             return None
+
+
+def _of_suites(event: SuiteEvaluated | SuiteFailed) -> str:
+    if isinstance(event, SuiteFailed):
+        goes_on = "" if event.stall_seconds else ", training continues"  # the run waits at its end only
+        return f"step {event.step} · NOT EVALUATED by suites{goes_on}: {event.problem}"
+    waited = f", waited for {event.stall_seconds:.0f} s" if event.stall_seconds >= 1 else " beside training"
+    return f"step {event.step} · suites: {_first_metrics(event.results)}, {event.seconds:.0f} s{waited}"
 
 
 def _first_metrics(results: Mapping[str, Mapping[str, float]]) -> str:
