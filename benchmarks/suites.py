@@ -93,7 +93,8 @@ def measure(_: object) -> Sequence[Figure]:
         _write_task(folder / "tasks")
         tasks = [f"evaluation.harness.tasks={folder / 'tasks'}"]
         build(_settings(folder, "evaluated", 1, tasks)).run()
-        process = EvaluateProcess(folder / "evaluated", ["own_words"], device="cpu", timeout_seconds=1e6, trust={})
+        trust = {"evaluation.harness.tasks": str(folder / "tasks")}
+        process = EvaluateProcess(folder / "evaluated", ["own_words"], device="cpu", timeout_seconds=1e6, trust=trust)
         [step] = RunLayout(folder / "evaluated").durable_steps()
         process.start(step)
         try:
