@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from holdfast.adapters.shared.device.memory_gauge import peak_of_process
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 
@@ -53,7 +53,7 @@ def measure(way: str, vocabulary: int, width: int, tokens: int) -> int:
     input_ids = torch.randint(0, vocabulary, (4, tokens // 4), generator=generator)
     before = _start_again()
     _loss(model, way, input_ids).backward()  # type: ignore[no-untyped-call]
-    return _highest() - before
+    return peak_of_process() - before
 
 
 def _network(vocabulary: int, width: int) -> LlamaForCausalLM:
@@ -79,17 +79,7 @@ def _loss(model: CausalLanguageModel, way: str, input_ids: Tensor) -> Tensor:
 def _start_again() -> int:
     with suppress(OSError):  # elsewhere than on Linux the highest is that since the process began
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _highest()
-
-
-def _highest() -> int:
-    # a child's ru_maxrss begins with what its parent had: only this is the process's own
-    status = Path("/proc/self/status")
-    if status.exists():
-        lines = status.read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak_of_process()
 
 
 def main(arguments: list[str]) -> None:

@@ -46,7 +46,7 @@ from holdfast.bootstrap.wiring.machine import describe_machine
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
-from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitors, record_metrics
+from holdfast.bootstrap.wiring.open_monitors import MONITORS, begin_monitors, open_monitors, record_metrics
 from holdfast.bootstrap.wiring.probe_loss import probe_loss
 from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
@@ -106,7 +106,7 @@ def build(
 
     ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
     ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``document_encoder``, ``resource_probe``,
-    ``ledger`` or ``monitors`` (a list).
+    ``ledger`` or ``monitors`` (a list); ``added_monitors`` (a list) come beside the monitors of the settings.
     ``report`` gets lines for a person; without it they go to the console monitor, if there is one.
     With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. If
     ``is_quiet``, the console monitor shows problems only.
@@ -115,7 +115,7 @@ def build(
     if "say" in overrides:
         warnings.warn("the argument say of build is now called report", DeprecationWarning, stacklevel=2)
         report = overrides.pop("say")
-    if strange := sorted(overrides.keys() - {*PARTS, "monitors"}):
+    if strange := sorted(overrides.keys() - {*PARTS, *MONITORS}):
         msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PARTS)} or monitors"
         raise ConfigurationError(msg)
     if "state_store" not in overrides:
@@ -130,7 +130,7 @@ class Run:
     ``stopped_by`` is the command that ended it before its budget was spent, None otherwise. With ``may_exit`` the
     watchdog ends the process, with exit code 75, if the run hangs. With ``awaits_verdicts`` the run is a trial, and
     waits after each evaluation for the verdict of its study. The first rank calls ``begin_with`` once all ranks
-    have joined the process group. ``origins`` says where each setting comes from, for the record of the run.
+    have joined the process group. ``origins`` says where each setting comes from. ``parts`` are None until built.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Run:
         self._subscriptions: list[Subscription] = []
         self._has_begun = False
         self._opened: OpeningParts | None = None
-        self._parts: RunParts | None = None
+        self.parts: RunParts | None = None
         self._inbox = Inbox()
         self._time = TimeAccount()
         self._began = 0.0
@@ -206,8 +206,8 @@ class Run:
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
         """Return ``prompt`` and the model's continuation or reply after ``run``; ``note`` gets a sentence if cut."""
-        assert self._parts is not None, "sample needs a run that has ended"
-        trainable, tokenizer = self._parts.model.trainable, self._parts.data.tokenizer
+        assert self.parts is not None, "sample needs a run that has ended"
+        trainable, tokenizer = self.parts.model.trainable, self.parts.data.tokenizer
         template = template_in_use(self.settings.data, tokenizer)
         return sample_text(trainable, tokenizer, template, prompt, sampling, note=note)
 
@@ -230,7 +230,7 @@ class Run:
         return self._opened.state_store.list()
 
     def _assemble(self, stack: ExitStack) -> TrainRun:
-        replaced = {name: part for name, part in self._overrides.items() if name != "monitors"}
+        replaced = {name: part for name, part in self._overrides.items() if name not in MONITORS}
         opened, folder = self._open_folder(replaced, stack)
         self._opened, group = opened, opened.process_group
         places = places_before(folder)
@@ -259,11 +259,11 @@ class Run:
             prove_run(folder, self.settings, stream, container.run_tokenizer(), names, self._screen)
         folder.enter("building the model")
         self._screen.show("building the model")
-        self._parts = self._build_parts(container, folder, monitors, stack)
+        self.parts = self._build_parts(container, folder, monitors, stack)
         train_run: TrainRun = container.train_run()
         folder.write()
         if group.rank == 0:
-            self._screen.say(*banner(self._parts, folder.decisions))
+            self._screen.say(*banner(self.parts, folder.decisions))
         self._screen.show("looking for a checkpoint")
         return train_run
 
@@ -380,7 +380,7 @@ class Run:
         """Let the container have the micro-batch, and the column of the reference model without gaps."""
         container.late_micro_batch().set(rows)
         container.late_reference().set(column)
-        compute_reference(model, column, container.tokens, report=self._report, show=self._screen.show)
+        compute_reference(model, column, container.tokens, container.held_out, self._report, self._screen.show)
 
     def _of_data(
         self, container: Container, parts: RunParts, folder: SharedRunFolder, stack: ExitStack

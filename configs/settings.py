@@ -10,7 +10,12 @@ from typing_extensions import override
 
 from holdfast.configs.sections.base import Natural, Number, Positive, Section
 from holdfast.configs.sections.data import DataSettings, MixtureDataSettings, PythonLibraryDataSettings
-from holdfast.configs.sections.distributed import AutoDistributedSettings, DistributedSettings
+from holdfast.configs.sections.distributed import (
+    AutoDistributedSettings,
+    DistributedSettings,
+    MeshSettings,
+    mesh_settings,
+)
 from holdfast.configs.sections.evaluation import EvaluationSettings
 from holdfast.configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
 from holdfast.configs.sections.ledger import LedgerSettings, NoLedgerSettings
@@ -170,6 +175,32 @@ class TrainSettings(BaseSettings):
             raise ValueError(msg)
         return evaluation
 
+    @field_validator("distributed")
+    @classmethod
+    def _can_divide_the_model(cls, distributed: DistributedSettings, info: ValidationInfo) -> DistributedSettings:
+        mesh = mesh_settings(distributed)
+        if mesh == MeshSettings():
+            return distributed
+        optimizer, model, data = (info.data.get(name) for name in ("optimizer", "model", "data"))
+        if optimizer is not None and optimizer.kind != "accelerate":
+            msg = f"has a mesh, which optimizer.kind={optimizer.kind} cannot use: set optimizer.kind=accelerate"
+            raise ValueError(msg)
+        if optimizer is not None and optimizer.precision == "fp8":
+            msg = "has a mesh, which does not work with optimizer.precision=fp8: set optimizer.precision=bf16"
+            raise ValueError(msg)
+        if model is not None and model.lora is not None:
+            msg = "has a mesh, which does not work with model.lora: leave distributed.mesh out"
+            raise ValueError(msg)
+        if model is not None and model.compile not in ("auto", "none"):
+            msg = f"has a mesh, which was not tried with model.compile={model.compile}: set model.compile=none"
+            raise ValueError(msg)
+        if mesh.pipeline > 1:
+            _check_pipeline(mesh, optimizer, model, data)
+        if mesh.context > 1 and data is not None and data.task == "preference":
+            msg = "has mesh.context, which does not work with data.task=preference: set distributed.mesh.context=1"
+            raise ValueError(msg)
+        return distributed
+
     @field_validator("recovery")
     @classmethod
     def _can_stop_early(cls, recovery: RecoverySettings, info: ValidationInfo) -> RecoverySettings:
@@ -222,3 +253,21 @@ class TrainSettings(BaseSettings):
         """Read the arguments only."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
+
+
+def _check_pipeline(mesh: MeshSettings, optimizer: Any, model: Any, data: Any) -> None:
+    """Raise ``ValueError`` if a pipeline does not work with the other axes or sections; invalid sections are None."""
+    msg = ""
+    if mesh.replicate * mesh.context * mesh.tensor > 1:
+        msg = "does not work with another axis: leave replicate, context and tensor at 1"
+    elif model is not None and model.kind != "decoder":
+        msg = f"cannot divide model.kind={model.kind}: set model.kind=decoder"
+    elif data is not None and data.task == "preference":
+        msg = "does not work with data.task=preference: set distributed.mesh.pipeline=1"
+    elif optimizer is not None and optimizer.sharding == "fsdp2":
+        msg = "divides the layers, and optimizer.sharding=fsdp2 would divide each of them: set optimizer.sharding=auto"
+    elif optimizer is not None and optimizer.offload:
+        msg = "does not work with optimizer.offload: set optimizer.offload=false"
+    if msg:
+        msg = f"has mesh.pipeline, which {msg}"
+        raise ValueError(msg)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from holdfast.configs.aliases import renamed, with_current_names
 from holdfast.configs.error_messages import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
 from holdfast.configs.inference import infer_kinds
+from holdfast.configs.model_sizes import settings_of_size
 from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.run_names import names_itself, run_name
 from holdfast.configs.secret_masking import MASK
@@ -91,6 +92,7 @@ def load_settings(
         notes += filter(None, [replaced_config(tree, higher)])
         tree = lay(tree, higher)
     tree = infer_kinds(tree)
+    tree = lay(_attempt(problems, settings_of_size, tree) or {}, tree)
     for path, leaf in leaves_of(tree):
         _attempt(problems, _check_text, path, leaf)
     return replace(_resolve(tree, problems), notes=notes)

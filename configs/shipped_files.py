@@ -25,17 +25,23 @@ def shown_name(path: Path) -> str:
     return str(path) if found == path else f"{found.name} of this package"
 
 
+def ready_names() -> list[str]:
+    """Return the names of the configurations of this package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
 def list_ready() -> str:
     """Return a line for each configuration: its name and its purpose."""
-    lines = [(path.stem, _purpose(path)) for path in sorted(FOLDER.glob("*.yaml"))]
+    lines = [(name, _purpose(FOLDER / f"{name}.yaml")) for name in ready_names()]
     width = max(len(name) for name, _ in lines) + 2
     return "\n".join(f"{name:{width}}{purpose}" for name, purpose in lines)
 
 
 def _purpose(path: Path) -> str:
-    """Return the first sentence of the comment that the file begins with."""
+    """Return the first sentence of the comment that the file begins with, behind the line for editors."""
     comment: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    _, *lines = path.read_text(encoding="utf-8").splitlines()
+    for line in lines:
         if not line.startswith("# "):
             break
         comment.append(line.removeprefix("# "))

@@ -36,6 +36,7 @@ _FIXED = {
     ("evaluation", "data.holdout", "data.folds", "data.fold"): "then trials would not be measured alike",
 }
 _TOKENIZERS = ("tokenizer",)
+_LOSSES = ("optimizer.dpo",)
 
 
 def word_of(name: str, value: Value) -> str:
@@ -70,12 +71,27 @@ def read_space(path: Path, files: Sequence[str | Path], overrides: Words, enviro
     return space
 
 
-def check_metric(space: SearchSpace, metric: str) -> None:
-    """Raise ``ConfigurationError`` if ``metric`` cannot be compared between the trials of ``space``."""
-    if metric.startswith("eval_loss") and (names := [n for n in space.dimensions if is_below(n, _TOKENIZERS)]):
+def check_metric(space: SearchSpace, metric: str, task: str = "text") -> None:
+    """Raise ``ConfigurationError`` if ``metric`` cannot compare the trials of ``space`` on data of ``task``."""
+    if task == "preference":
+        _check_metric_of_pairs(space, metric)
+    elif metric.startswith("eval_loss") and (names := [n for n in space.dimensions if is_below(n, _TOKENIZERS)]):
         refuse(
             f"{names[0]} is in the space, but tune.metric is {metric}, which is not comparable between tokenizers: set "
             "tune.metric=eval_bits_per_byte"
+        )
+
+
+def _check_metric_of_pairs(space: SearchSpace, metric: str) -> None:
+    if "bits_per_byte" in metric:
+        refuse(
+            f"tune.metric is {metric}, but pairs of data.task=preference have no bits per byte: set "
+            "tune.metric=eval_loss"
+        )
+    if names := [name for name in space.dimensions if is_below(name, _LOSSES)]:  # each value is another loss
+        refuse(
+            f"{names[0]} is in the space, but {metric} is the loss that it changes, so the trials do not compare: take "
+            "it out of the space, train a run with each value, and compare their eval_reward_accuracy"
         )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.data_source import Rejected, Unit
-    from holdfast.ports.state_store import Loaded, OpenFile, RejectedCheckpoint, Snapshot
+    from holdfast.ports.state_store import CheckpointInfo, JoinedPart, Loaded, OpenFile, RejectedCheckpoint, Snapshot
 
 
 class BasicDataSource(DataSource):
@@ -104,6 +104,10 @@ class BasicModelFactory(ModelFactory[Model]):
         pass
 
     @override
+    def defer_weights(self) -> None:
+        pass
+
+    @override
     def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:
         return None
 
@@ -172,6 +176,21 @@ class BasicStateStore(StateStore):
         """Raise ``StateError``: the store has one writing process."""
         msg = f"{type(self).__name__} cannot store the shares of several ranks: use the state store 'disk'"
         raise StateError(msg)
+
+    @property
+    @override
+    def keeps_shares(self) -> bool:
+        return False
+
+    @override
+    def leave_share(self, snapshot: Snapshot) -> None:
+        """Raise ``StateError``: only whole checkpoints are saved."""
+        msg = f"{type(self).__name__} cannot keep the share of one rank alone: only whole checkpoints are saved"
+        raise StateError(msg)
+
+    @override
+    def complete_shares(self, num_ranks: int, joined: Callable[[], Sequence[JoinedPart]]) -> CheckpointInfo | None:
+        return None
 
     @override
     def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:

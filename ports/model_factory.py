@@ -38,6 +38,14 @@ class ModelFactory(ABC, Generic[Model]):
         """Make ``build`` skip the loading of weights from now on, because all of them will be restored afterwards."""
 
     @abstractmethod
+    def defer_weights(self) -> None:
+        """Let ``build`` leave the weights to the optimizer from now on, so that each rank has only its part of them.
+
+        They have the same values. The model cannot be used before the optimizer has prepared it, and errors about
+        weights are raised only then. A factory that cannot do so builds the model with its weights.
+        """
+
+    @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
         """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document.
 

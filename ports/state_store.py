@@ -211,6 +211,10 @@ class StateStore(ABC):
       arrive within the others' ``patience``, ``save`` raises ``StateError`` that names the rank. ``contribute`` returns
       once its parts are durable, and raises ``StateError`` if they cannot be stored or if the save was abandoned.
       Neither method hangs.
+    - If ``keeps_shares``, ``leave_share`` makes one rank's share durable without the other ranks. It changes no
+      checkpoint. ``complete_shares``, called by the first rank of a later start, makes a checkpoint of the shares
+      with the same ``save_id`` if all ranks have left theirs, at the same step, and if no checkpoint is as new.
+      It deletes the shares otherwise. After a crash in the middle it can be called again.
     - ``scrub`` verifies an older checkpoint, a different one each time, concurrently with all other calls, and
       quarantines it if it is damaged.
     - Not promised: two writers at once.
@@ -221,6 +225,11 @@ class StateStore(ABC):
     def takes_shares(self) -> bool:
         """Return whether several ranks can write one checkpoint together, each rank its own share."""
 
+    @property
+    @abstractmethod
+    def keeps_shares(self) -> bool:
+        """Return whether a rank can leave its share alone, for a later start to complete."""
+
     @abstractmethod
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         """Make ``snapshot`` durable. Raises ``StateError`` if that fails or if the step is already stored."""
@@ -230,6 +239,18 @@ class StateStore(ABC):
         """Make the parts of ``snapshot``, which has a share, durable for the first rank's ``save``.
 
         Raises ``StateError`` if they cannot be stored or if the save was abandoned.
+        """
+
+    @abstractmethod
+    def leave_share(self, snapshot: Snapshot) -> None:
+        """Make the parts of ``snapshot``, which has a share, durable by themselves; raises ``StateError`` if not."""
+
+    @abstractmethod
+    def complete_shares(self, num_ranks: int, joined: Callable[[], Sequence[JoinedPart]]) -> CheckpointInfo | None:
+        """Make a checkpoint of the shares that ``num_ranks`` ranks left; return it, None if no set is whole and newer.
+
+        ``joined`` returns the files that the first rank makes from those of the ranks. Raises ``StateError`` as
+        ``load`` does.
         """
 
     @abstractmethod

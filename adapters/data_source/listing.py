@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -47,7 +48,7 @@ def list_files(url: str, exclude: Sequence[str], access: FileAccess) -> Iterator
     """
     file_system, root = _open(url)
     place = RemoteFileSystem(file_system, access)
-    try:
+    with _listing(url):
         file_system.invalidate_cache()  # some cache listings without a time limit
         info = place.info(root)
         if not info and not _MAGIC.search(root):
@@ -59,6 +60,26 @@ def list_files(url: str, exclude: Sequence[str], access: FileAccess) -> Iterator
         search = _Search(place, root, root if is_folder else _fixed_part(root), is_folder, exclude)
         for path, info in search.hits():
             yield _stored(place, path, info, base=search.base, is_chosen=not is_folder)
+
+
+def reach(url: str, access: FileAccess) -> None:
+    """Ask whether there is what ``url`` names, of a glob the folder above it, without listing what is in it.
+
+    Raises ``DataError`` if there is not or the place does not answer, and ``ConfigurationError`` as ``list_files``.
+    """
+    file_system, root = _open(url)
+    with _listing(url):
+        file_system.invalidate_cache()
+        asked = _fixed_part(root) if _MAGIC.search(root) else root
+        if not RemoteFileSystem(file_system, access).info(asked or "/"):
+            _raise_missing(url)
+
+
+@contextmanager
+def _listing(url: str) -> Iterator[None]:
+    """Turn the errors of a file system within the block into ``DataError``."""
+    try:
+        yield
     except DataError:
         raise
     except Exception as error:  # each file system has its own errors

@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch import nn
 from transformers import AutoConfig
 from typing_extensions import override
 
-from holdfast.adapters.model_factory.model_folder import check_model_folder
+from holdfast.adapters.model_factory.model_folder import check_model_folder, read_json, weight_files
 from holdfast.adapters.shared.decoder.config_fields import shape_of, value_of
 from holdfast.adapters.shared.decoder.decoder_attention import SdpaAttention, choose_attention
 from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
 from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
 from holdfast.adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE, obstacle_to_export
+from holdfast.adapters.shared.decoder.initial_weights import initial_weights
 from holdfast.adapters.shared.decoder.network import DecoderNetwork
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
 from holdfast.adapters.shared.modeling.attention import VARLEN
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.adapters.shared.modeling.deferred_weights import DeferredWeights, draw_weights, place_weights
 from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
 from holdfast.adapters.shared.modeling.generation_settings import read_generation_settings
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
-from holdfast.adapters.shared.tensor_state.safetensors_file import read_tensors
+from holdfast.adapters.shared.tensor_state.sharded_tensors import tensors_in
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.basic import BasicModelFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from torch import Tensor
-
+    from holdfast.adapters.shared.decoder.decoder_attention import Attention
+    from holdfast.adapters.shared.modeling.deferred_weights import Fill, InitialWeight
     from holdfast.domain.training.checkpoint_budget import CheckpointBudget
 
 _PROBED = 48  # tokens
-_RESIDUAL = ("o_proj", "down_proj")
+_PROBED_IDS = 512
 
 
 @final
@@ -75,6 +75,11 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         self._sequence_length = sequence_length
         self._checkpointing = gradient_checkpointing
         self._awaits_weights = False
+        self._defers_weights = False
+
+    @override
+    def defer_weights(self) -> None:
+        self._defers_weights = True
 
     @override
     def await_weights(self) -> None:
@@ -88,18 +93,11 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
             dropout = value_of(Dropout, self._dropout, "model.dropout")
         self._check(shape, vocabulary_size)
         attention = choose_attention(self._attention)
-        with torch.device("meta"):  # where torch's own initialisation costs nothing and draws nothing
-            network = DecoderNetwork(DecoderConfig(shape, dropout, end_of_text), attention)
-        network.to_empty(device="cpu").tie_weights()
-        model = CausalLanguageModel(network)
-        if self._path is None or self._awaits_weights:
-            _initialise(network, seed=seed, scheme=self._initialisation, deviation=self._initializer_range)
-        else:
-            _load(model, self._path)
+        model = self._with_weights(DecoderConfig(shape, dropout, end_of_text), attention, seed)
         if self._path is not None:
-            network.generation_config = read_generation_settings(str(self._path))
-        length = min(_PROBED, shape.positions.longest)
-        model.isolates_documents = probe_isolation(network, length=length, vocabulary=shape.vocabulary_size)
+            model.network.generation_config = read_generation_settings(str(self._path))
+        length, probed = min(_PROBED, shape.positions.longest), model.probed
+        model.isolates_documents = probe_isolation(probed, length=length, vocabulary=probed.config.vocab_size)
         choose_loss(model)
         if (obstacle := obstacle_to_export(shape)) is not None:
             model.notes += (f"{obstacle}; otherwise only Holdfast can load its checkpoints",)
@@ -115,6 +113,23 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
     @override
     def longest_row(self) -> int | None:
         return self._described(1)[0].positions.longest
+
+    def _with_weights(self, config: DecoderConfig, attention: Attention, seed: int) -> CausalLanguageModel:
+        network, draw = self._undrawn(config, attention, seed)
+        fill = draw if self._path is None or self._awaits_weights else partial(_load, folder=self._path)
+        if not self._defers_weights:
+            return _in_host_memory(network, fill)
+        small = replace(config, shape=_smallest(config.shape))
+        probed = _in_host_memory(*self._undrawn(small, attention, seed)).network
+        return CausalLanguageModel(network, deferred=DeferredWeights(fill, probed))
+
+    def _undrawn(self, config: DecoderConfig, attention: Attention, seed: int) -> tuple[DecoderNetwork, Fill]:
+        """Return a network on the meta device, and the function that draws new weights for it."""
+        with torch.device("meta"):  # where torch's own initialisation costs nothing and draws nothing
+            network = DecoderNetwork(config, attention)
+        scheme, deviation = self._initialisation, self._initializer_range
+        weights = initial_weights(network, seed=seed, scheme=scheme, deviation=deviation)
+        return network, partial(_draw, weights=weights)
 
     def _described(self, vocabulary_size: int) -> tuple[DecoderShape, Dropout]:
         if self._path is None:
@@ -138,7 +153,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
 
 def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
     check_model_folder(folder)
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     model_type = config.get("model_type")
     if model_type == OWN_TYPE:
         strangers = ("model_type", "dtype", "dropout", "bos_token_id", "eos_token_id", "pad_token_id")
@@ -158,66 +173,25 @@ def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
     return families[model_type].read(complete)
 
 
+def _in_host_memory(network: DecoderNetwork, fill: Fill) -> CausalLanguageModel:
+    model = CausalLanguageModel(network, deferred=DeferredWeights(fill, network))
+    place_weights(model, torch.device("cpu"))
+    return model
+
+
+def _smallest(shape: DecoderShape) -> DecoderShape:
+    """Return a shape with one layer of ``shape`` and few ids, for checks of what all layers have in common."""
+    return replace(shape, num_layers=1, vocabulary_size=min(shape.vocabulary_size, _PROBED_IDS))
+
+
+def _draw(model: CausalLanguageModel, weights: Sequence[InitialWeight]) -> None:
+    draw_weights(weights, dict(model.network.named_parameters()))
+
+
 def _load(model: CausalLanguageModel, folder: Path) -> None:
-    tensors: dict[str, Tensor] = {}
     try:
-        for file in _weight_files(folder):
-            tensors |= read_tensors(file)
-        model.load_weights(model.network.from_huggingface(tensors))
+        with tensors_in(weight_files(folder)) as saved:
+            model.loading(saved)()
     except StateError as error:
         msg = f"the weights in {folder} cannot be used: {error}"
         raise ConfigurationError(msg) from error
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / f"{MODEL_FILE}.index.json"
-    if not index.is_file():
-        return [folder / MODEL_FILE]
-    files = _read_json(index).get("weight_map")
-    if not isinstance(files, dict):
-        msg = f"{index} has no weight_map: copy the model folder again"
-        raise ConfigurationError(msg)
-    return [folder / Path(str(name)).name for name in sorted(set(files.values()))]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        msg = f"{path} cannot be read, {error}: set model.path to a model folder on this machine"
-        raise ConfigurationError(msg) from error
-    if not isinstance(found, dict):
-        msg = f"{path} is not a JSON object: set model.path to a model folder on this machine"
-        raise ConfigurationError(msg)
-    return found
-
-
-@torch.no_grad()
-def _initialise(network: DecoderNetwork, *, seed: int, scheme: str = "auto", deviation: float = 0.02) -> None:
-    """Draw all weights of ``network``, which are in host memory, from a separate random generator.
-
-    ``llama``: matrices and embeddings normal with ``deviation``, biases 0, norms the identity, as transformers draws a
-    Llama. ``gpt2``: the same, but matrices at the end of a residual branch are divided by the root of the number of
-    branches (Radford et al., 2019, section 2.3; twice the layers, as in Megatron-LM and transformers). ``auto`` is gpt2
-    for learned positions, otherwise llama. Raises ``ConfigurationError`` for another scheme.
-    """
-    if scheme not in ("auto", "llama", "gpt2"):
-        msg = f"model.initialisation is {scheme!r}: make it auto, llama or gpt2"
-        raise ConfigurationError(msg)
-    is_learned = network.config.shape.positions.kind == "learned"
-    is_scaled = scheme == "gpt2" or (scheme == "auto" and is_learned)
-    branch = deviation / math.sqrt(2 * network.config.num_hidden_layers) if is_scaled else deviation
-    generator = torch.Generator().manual_seed(seed % 2**64)
-    for name, module in network.named_modules():
-        if module is network.lm_head and network.config.tie_word_embeddings:
-            continue
-        _initialise_one(module, branch if name.endswith(_RESIDUAL) else deviation, generator)
-
-
-def _initialise_one(module: nn.Module, deviation: float, generator: torch.Generator) -> None:
-    if isinstance(module, (nn.RMSNorm, nn.LayerNorm)):
-        module.reset_parameters()
-    elif isinstance(module, (nn.Linear, nn.Embedding)):
-        module.weight.normal_(std=deviation, generator=generator)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            module.bias.zero_()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from typing_extensions import override
 
+from holdfast.adapters.model_factory.deferred_huggingface import build_deferred
 from holdfast.adapters.model_factory.huggingface_checks import (
     check_head_counts,
     check_known_fields,
@@ -81,11 +83,17 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         self._revision = revision
         self._source = {"revision": revision, "token": os.environ.get("HF_TOKEN") or False}
         self._awaits_weights = False
+        self._defers_weights = False
 
     @override
     def await_weights(self) -> None:
         """Do not read the weights at ``path`` from now on, as all of them are restored from a checkpoint."""
         self._awaits_weights = True
+
+    @override
+    def defer_weights(self) -> None:
+        """Defer the weights of models of the types ``DEFERRED``, new or in a local folder; others are built whole."""
+        self._defers_weights = True
 
     @override
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> CausalLanguageModel:
@@ -161,7 +169,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         model: CausalLanguageModel | None = None
         for name in self._attention:
             try:
-                if model is None or not _switched(model.network, _stand_in(name)):
+                if model is None or not _switched(model.probed, _stand_in(name)):
                     model = self._build_with(name, config, vocabulary_size, seed)
                 self._probe(model, name, vocabulary_size)
             except (ValueError, ImportError) as error:
@@ -178,6 +186,12 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         return self._noted(model, chosen)
 
     def _build_with(self, name: str, config: PreTrainedConfig, vocabulary_size: int, seed: int) -> CausalLanguageModel:
+        folder = Path(str(self._path)) if self._pretrained and not self._awaits_weights else None
+        if self._defers_weights and (folder is None or folder.is_dir()):
+            model = build_deferred(config, partial(self._without_loading, attention=name), seed, folder)
+            if model is not None:
+                check_sizes(model.network, vocabulary_size=vocabulary_size, sequence_length=self._sequence_length)
+                return model
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = self._load_weights(config, name) if self._pretrained else self._from_scratch(config, name)
@@ -185,13 +199,14 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         return CausalLanguageModel(network.train())
 
     def _probe(self, model: CausalLanguageModel, name: str, vocabulary_size: int) -> None:
-        network = model.network
+        network = model.probed
         if name == VARLEN and not network._supports_flash_attn:  # noqa: SLF001  its masks need more than lengths
             msg = f"{type(network).__name__} cannot use varlen attention: set model.attention=auto"
             raise ValueError(msg)
         network.set_attn_implementation(_stand_in(name))
         room = min(_PROBED, self._sequence_length or _PROBED, longest_row(network.config) or _PROBED)
-        model.isolates_documents = probe_isolation(network, length=room, vocabulary=vocabulary_size)
+        num_ids = min(vocabulary_size, network.config.vocab_size)
+        model.isolates_documents = probe_isolation(network, length=room, vocabulary=num_ids)
 
     def _from_scratch(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(
@@ -201,7 +216,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     def _load_weights(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         assert self._path is not None
         if self._awaits_weights:
-            return self._with_settings(self._from_scratch(config, attention))
+            return self._without_loading(config, attention)
         options = {"config": config, "dtype": torch.float32, "attn_implementation": attention}
         weights = pickled_weights(self._path, self._pickle_of)
         if weights is None:
@@ -222,6 +237,11 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             msg = f"the weights lack {len(missing)} of the model's tensors, such as {missing[0]}"
             raise ValueError(msg)
         return network
+
+    def _without_loading(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
+        """Return a network with new weights, which those of the path are to replace if there is one."""
+        network = self._from_scratch(config, attention)
+        return self._with_settings(network) if self._pretrained else network
 
     def _with_settings(self, network: PreTrainedModel) -> PreTrainedModel:
         """Give ``network``, whose weights do not come from the path, the settings of generation that are there."""

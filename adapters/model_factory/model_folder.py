@@ -1,4 +1,4 @@
-"""Checks that a model folder, possibly from an untrusted source, does not point outside itself."""
+"""Files of a model folder, and checks that the folder, possibly untrusted, does not point outside itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.domain.errors import ConfigurationError
 
 _LARGEST_INDEX = 64 << 20
@@ -27,6 +29,31 @@ def check_model_folder(folder: Path) -> None:
     except OSError as error:
         msg = f"the model folder {folder} cannot be read: {error.strerror or error}"
         raise ConfigurationError(msg) from error
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of the model in ``folder``; raises ``ConfigurationError`` for a damaged index."""
+    index = folder / f"{MODEL_FILE}.index.json"
+    if not index.is_file():
+        return [folder / MODEL_FILE]
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict):
+        msg = f"{index} has no weight_map: copy the model folder again"
+        raise ConfigurationError(msg)
+    return [folder / Path(str(name)).name for name in sorted(set(files.values()))]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder; raises ``ConfigurationError`` if there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        msg = f"{path} cannot be read, {error}: set model.path to a model folder on this machine"
+        raise ConfigurationError(msg) from error
+    if not isinstance(found, dict):
+        msg = f"{path} is not a JSON object: set model.path to a model folder on this machine"
+        raise ConfigurationError(msg)
+    return found
 
 
 def _check_entry(entry: Path, root: Path) -> None:

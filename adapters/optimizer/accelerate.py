@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
+from torch.distributed.device_mesh import init_device_mesh
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
@@ -17,16 +18,25 @@ from holdfast.adapters.optimizer.float8 import use_float8
 from holdfast.adapters.optimizer.flops import describe
 from holdfast.adapters.optimizer.fsdp import FsdpEngine, shard
 from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
+from holdfast.adapters.optimizer.parallelism import Parallelism
+from holdfast.adapters.optimizer.pipeline_engine import PipelineEngine
+from holdfast.adapters.optimizer.tensor_engine import TensorEngine
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.adapters.optimizer.weight_average import WeightAverage
 from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.adapters.shared.modeling.context_parallel import ContextParallelism
+from holdfast.adapters.shared.modeling.deferred_weights import place_weights
+from holdfast.adapters.shared.modeling.pipeline_parallel import PipelineParallelism
+from holdfast.adapters.shared.modeling.tensor_parallel import TensorParallelism
 from holdfast.adapters.shared.network.ranks import world_size
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.optimizer import Optimizer, Trainable
 
 if TYPE_CHECKING:
     from holdfast.adapters.optimizer.algorithms.optimizer_factory import ShardLayout
+
+ON_EACH_RANK = Parallelism()
 
 
 @final
@@ -35,8 +45,9 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
 
     ``device`` is cpu, cuda or mps; ``precision`` fp32, bf16, fp16 or fp8 (autocast: weights and optimizer stay fp32);
     ``clip`` bounds the gradient's norm; ``sequence_length`` only enters the FLOPs of attention. Where torchrun started
-    several processes, each holds the whole model (``sharding`` ddp) or a shard of it (fsdp2), which ``offload`` stores
-    in host memory between uses; auto chooses fsdp2 only if the whole model does not fit.
+    several processes, they divide the model by ``parallelism``: each holds the whole model (``sharding`` ddp) or a
+    shard of it (fsdp2), which ``offload`` stores in host memory between uses; auto chooses fsdp2 only if the whole
+    model does not fit. On a mesh, auto is fsdp2.
     """
 
     def __init__(
@@ -48,8 +59,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         clip: float = 1.0,
         seed: int = 0,
         sequence_length: int = 0,
-        sharding: str = "auto",
-        offload: bool = False,
+        parallelism: Parallelism = ON_EACH_RANK,
     ) -> None:
         self._device = device
         self._precision = precision
@@ -57,15 +67,14 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         self._clip = clip
         self._seed = seed
         self._sequence_length = sequence_length
-        self._sharding = sharding
-        self._offload = offload
+        self._parallelism = parallelism
 
     @override
     def prepare(self, model: CausalLanguageModel) -> Trainable:
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  an earlier run may have set another precision
         steps = GradientAccumulationPlugin(num_steps=1)  # else the environment may set another number
         backends = []
-        if self._offload and self._device == "cuda":  # shards in host memory are reduced and gathered there too
+        if self._parallelism.offload and self._device == "cuda":  # shards are reduced and gathered in host memory too
             backends.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
         accelerator = Accelerator(
             cpu=self._device == "cpu",
@@ -77,32 +86,88 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             use_float8(model, sequence_length=self._sequence_length)
         hardware = describe(model, self._device, self._precision, self._sequence_length)
         engine = within_memory(self._device, self._wrap, model, accelerator)
-        return TorchTrainable(engine, hardware, seed=self._seed)
+        return TorchTrainable(engine, hardware, seed=self._seed, mesh=self._parallelism.mesh)
 
     def _wrap(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
         device = accelerator.device
+        if self._parallelism.mesh.pipeline > 1:
+            return self._wrap_in_stages(model, accelerator)
+        if self._parallelism.needs_mesh:
+            return self._wrap_on_mesh(model, accelerator)
         is_sharded = world_size() > 1 and self._is_to_be_sharded(model, device)
         if is_sharded:
             _check_not_quantized(model)
-            shard(model, device, precision=self._precision, offload=self._offload)
-        elif self._offload:
+            mesh = init_device_mesh(device.type, (world_size(),))
+            shard(model, mesh, precision=self._precision, offload=self._parallelism.offload)
+            self._place(model, device)
+        elif self._parallelism.offload:
             msg = "optimizer.offload stores the shards of a model in host memory, and this model is not sharded: "
             raise ConfigurationError(msg + "set optimizer.sharding=fsdp2 on several processes, or offload to false")
         else:
-            accelerator.prepare_model(model, evaluation_mode=True)  # on its device
+            self._move(model, accelerator)
         optimizer = self._optimizer(model, "sharded" if is_sharded else "whole")
-        average = None if self._spec.ema_decay is None else WeightAverage(model, self._spec.ema_decay)
-        options: dict[str, Any] = {"clip": self._clip, "precision": self._precision, "average": average}
+        options = self._options(model)
         if is_sharded:
             return FsdpEngine(model, optimizer, device, **options)
         if world_size() > 1:
             return DdpEngine(model, optimizer, device, **options)
         return TorchEngine(model, model, optimizer, device, **options)
 
+    def _wrap_on_mesh(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
+        device, wanted = accelerator.device, self._parallelism.resolved()
+        if model.adapters is not None or self._precision == "fp8":
+            msg = "distributed.mesh has tensor, context or replicate, which work with neither model.lora nor fp8: "
+            raise ConfigurationError(msg + "leave them at 1")
+        if model.deferred is None:
+            self._move(model, accelerator)
+        mesh = wanted.device_mesh(device.type)
+        if wanted.mesh.tensor > 1:
+            model.tensor_parallelism = TensorParallelism(model.network, mesh["tensor"])
+        if wanted.mesh.context > 1:
+            group = wanted.context_group(device.type)
+            model.context_parallelism = ContextParallelism(model.network, group, tensor=wanted.mesh.tensor)
+        if mesh["replicate"].size() * mesh["shard"].size() == 1:
+            self._place(model, device)
+            optimizer = self._optimizer(model, "sharded")
+            return TensorEngine(model, model, optimizer, device, **self._options(model))
+        axes = mesh["shard"] if wanted.mesh.replicate == 1 else mesh["replicate", "shard"]
+        shard(model, axes, precision=self._precision, offload=wanted.offload)
+        self._place(model, device)
+        return FsdpEngine(model, self._optimizer(model, "sharded"), device, **self._options(model))
+
+    def _wrap_in_stages(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
+        if model.adapters is not None or self._precision == "fp8" or self._parallelism.offload:
+            msg = "distributed.mesh.pipeline works with none of model.lora, fp8 and optimizer.offload: leave it at 1"
+            raise ConfigurationError(msg)
+        if self._parallelism.sharding == "fsdp2":
+            msg = (
+                "distributed.mesh.pipeline divides the layers, and optimizer.sharding=fsdp2 would divide each of them: "
+            )
+            raise ConfigurationError(msg + "set optimizer.sharding=auto")
+        # before the model goes to the device, which need only hold this rank's layers
+        model.pipeline_parallelism = PipelineParallelism(model.network, self._parallelism.schedule)
+        self._move(model, accelerator)
+        return PipelineEngine(model, self._optimizer(model, "whole"), accelerator.device, **self._options(model))
+
+    def _move(self, model: CausalLanguageModel, accelerator: Accelerator) -> None:
+        """Move ``model`` to its device, or place its weights there if they are deferred."""
+        if model.deferred is None:
+            accelerator.prepare_model(model, evaluation_mode=True)
+        self._place(model, accelerator.device)
+
+    def _place(self, model: CausalLanguageModel, device: torch.device) -> None:
+        """Place the weights of ``model``, if they are deferred, now that this rank has only its part of them."""
+        if model.deferred is not None:
+            place_weights(model, device, offload=self._parallelism.offload)
+
+    def _options(self, model: CausalLanguageModel) -> dict[str, Any]:
+        average = None if self._spec.ema_decay is None else WeightAverage(model, self._spec.ema_decay)
+        return {"clip": self._clip, "precision": self._precision, "average": average}
+
     def _is_to_be_sharded(self, model: CausalLanguageModel, device: torch.device) -> bool:
-        if self._sharding == "auto":
+        if self._parallelism.sharding == "auto":
             return not _fits(model, device, averages=self._spec.ema_decay is not None)
-        return self._sharding == "fsdp2"
+        return self._parallelism.sharding == "fsdp2"
 
     def _optimizer(self, model: CausalLanguageModel, layout: ShardLayout) -> torch.optim.Optimizer:
         optimizer = self._spec.build(model.network, self._device, layout)

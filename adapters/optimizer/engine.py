@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, SupportsFloat, final
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW
 from typing_extensions import override
 
+from holdfast.adapters.optimizer.algorithms.parameter_groups import by_mesh
 from holdfast.adapters.optimizer.loss_scale import LossScale
 from holdfast.adapters.shared.device.device_selection import computed_dtype
 from holdfast.adapters.shared.device.memory_errors import within_memory
@@ -58,6 +59,16 @@ class TrainingEngine(ABC):
         """
         loss: Tensor = self.module(**inputs)
         return loss
+
+    def accumulate(self, inputs: Mapping[str, Tensor], weight: float, *, last: bool) -> SupportsFloat:
+        """Accumulate the gradient of ``weight`` times the summed loss of a micro-batch; return that loss.
+
+        Arguments are those of ``summed_loss``.
+        """
+        loss = self.summed_loss(inputs, last=last)
+        self.backward(loss * weight, last=last)
+        # a one-element tensor that stays alive in host memory would fragment the allocator's memory
+        return loss.item() if loss.device.type == "cpu" else loss.detach()
 
     def ready(self) -> None:  # noqa: B027  most need nothing
         """Make restored parameters visible to the model; all ranks call it together, before a forward."""
@@ -147,8 +158,7 @@ class TorchEngine(TrainingEngine):
 
     @override
     def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
-        lower = self._dtype != torch.float32
-        with torch.autocast(self.device.type, self._dtype if lower else torch.bfloat16, enabled=lower):
+        with self._autocast():
             return self._forward(inputs, last=last)
 
     @override
@@ -188,7 +198,7 @@ class TorchEngine(TrainingEngine):
     @override
     def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
         weights = self.model.capture_slices(copy=copy) if self.is_sharded else self.model.capture(copy=copy)
-        parts = (*weights, *capture_optimizer(self._optimizer, self._names, sharded=self.is_sharded, copy=copy))
+        parts = (*weights, *self._capture_optimizer(copy=copy))
         if self._average is not None:
             parts = (*parts, *self._average.capture(copy=copy, sharded=self.is_sharded))
         return parts if self._scale is None or not is_first_rank() else (*parts, self._scale.capture())
@@ -199,13 +209,28 @@ class TorchEngine(TrainingEngine):
             load_weights = self.model.loading(saved)
             if not weights_only:
                 scale = None if self._scale is None else LossScale.read(folder, open_file)
-                restore_optimizer(self._optimizer, self._names, folder, open_file)
+                restore_optimizer(self._optimizer, self._names, folder, open_file, whole=self._state_of_all_ranks())
                 self._scale = scale
             load_weights()
         if self._average is not None and weights_only:
             self._average.begin()
         elif self._average is not None:
             self._average.restore(folder, open_file)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        lower = self._dtype != torch.float32
+        return torch.autocast(self.device.type, self._dtype if lower else torch.bfloat16, enabled=lower)
+
+    def _capture_optimizer(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        return capture_optimizer(self._optimizer, self._names, sharded=self.is_sharded, copy=copy)
+
+    def _state_of_all_ranks(self) -> Mapping[str, torch.Size] | None:
+        """Return the names and shapes of the optimizer's state, None if this rank has a part of each tensor."""
+        return None
+
+    def _over_ranks(self, norm: Tensor) -> Tensor:
+        """Return the norm of all gradients from that of this rank's, for engines whose ranks have different ones."""
+        return norm
 
     def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
         return super().summed_loss(inputs, last=last)
@@ -216,17 +241,24 @@ class TorchEngine(TrainingEngine):
         Where the optimizer leaves out a step by itself, the norm is to be checked only after that step.
         """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        if self._scale is not None and gradients:
-            torch._foreach_mul_(gradients, 1 / self._scale.value)
-        norm = get_total_norm(gradients)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        if self._scale is not None:
+            for group in by_mesh(gradients):
+                torch._foreach_mul_(group, 1 / self._scale.value)
+        norms = [_whole(get_total_norm(group)) for group in by_mesh(gradients)]
+        norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
+        norm = self._over_ranks(norm)
         on_host = _copy_to_host(norm)
         if self._skips_steps:
             self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
         else:
             check_finite(on_host())
-        clip_grads_with_norm_(self._parameters, self._clip, norm)
+        for parameters in by_mesh(self._parameters):
+            clip_grads_with_norm_(parameters, self._clip, norm)
         return on_host
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _copy_to_host(scalar: Tensor) -> Callable[[], Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -14,27 +13,33 @@ from torch.distributed.fsdp import (
     fully_shard,
     register_fsdp_forward_method,
 )
+from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.engine import TorchEngine
 from holdfast.adapters.shared.device.device_selection import computed_dtype
 from holdfast.adapters.shared.modeling.network_layers import layers_of
-from holdfast.adapters.shared.network.ranks import world_size
+from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
     from holdfast.adapters.optimizer.weight_average import WeightAverage
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+    from holdfast.ports.state_store import JoinedPart, StatePart
 
 
-def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, offload: bool) -> None:
-    """Shard ``model`` in place, layer by layer, over all ranks; ``offload`` stores the shards in host memory.
+def shard(model: CausalLanguageModel, mesh: DeviceMesh, *, precision: str, offload: bool) -> None:
+    """Shard ``model`` in place, layer by layer, over ``mesh``; ``offload`` stores the shards in host memory.
+
+    A mesh of two axes has replicas along the first and shards along the second.
 
     With bf16 and fp16 the layers compute in that dtype and gradients are summed in fp32; the shards and the optimizer
     state are fp32.
     """
-    mesh = init_device_mesh(device.type, (world_size(),))
     lower = None if precision == "fp32" else computed_dtype(precision)
     mixed = MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=torch.float32 if lower else None)
     where = CPUOffloadPolicy() if offload else OffloadPolicy()
@@ -72,3 +77,22 @@ class FsdpEngine(TorchEngine):
     def rest(self) -> None:
         assert isinstance(self.module, FSDPModule)
         self.module.reshard()  # else the forward after a step would use stale gathered parameters
+
+    @override
+    def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        self._shard_again()
+        return super().capture(copy=copy)
+
+    def _shard_again(self) -> None:
+        """Free the gathered parameters that a forward or backward left in place when an error ended it."""
+        assert isinstance(self.module, FSDPModule)
+        if all(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
+            return
+        for part in self.module.modules():
+            if isinstance(part, FSDPModule):
+                part.set_reshard_after_forward(True, recurse=False)  # ``reshard`` has no effect in a forward otherwise
+                part.reshard()
+        self.module.set_reshard_after_forward(False, recurse=False)
+        if not all(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
+            msg = "an error left parameters gathered from all ranks, so the state of this rank alone was not saved"
+            raise StateError(msg)

@@ -14,6 +14,7 @@ from holdfast.adapters.shared.device.memory_gauge import memory_bytes, memory_re
 from holdfast.adapters.shared.device.pinned_copies import PinnedCopies
 from holdfast.adapters.shared.network.ranks import rank, world_size
 from holdfast.domain.errors import NonFiniteGradients, StateError
+from holdfast.domain.training.parallel_mesh import ParallelMesh
 from holdfast.ports.optimizer import Trainable, Update
 from holdfast.ports.state_store import open_plainly
 
@@ -33,18 +34,22 @@ if TYPE_CHECKING:
     from holdfast.ports.optimizer import Hardware
     from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
 
+ALONE = ParallelMesh()
+
 
 @final
 class TorchTrainable(Trainable):
     """Trains by ``engine``; the random state of a step is derived from ``seed``, the step's number and the rank.
 
-    It evaluates and generates with the average of the weights if ``engine`` keeps one.
+    Ranks of ``mesh`` that share heads and neurons of a model draw the same numbers. It evaluates and generates with the
+    average of the weights if ``engine`` keeps one.
     """
 
-    def __init__(self, engine: TrainingEngine, hardware: Hardware, *, seed: int) -> None:
+    def __init__(self, engine: TrainingEngine, hardware: Hardware, *, seed: int, mesh: ParallelMesh = ALONE) -> None:
         self._engine = engine
         self._hardware = hardware
         self._seed = seed
+        self._mesh = mesh
         self._copies = PinnedCopies(engine.device)
 
     @property
@@ -78,7 +83,8 @@ class TorchTrainable(Trainable):
 
     @override
     def update(self, *, step: int, learning_rate: float) -> Update:
-        place = [rank()] if world_size() > 1 else []
+        tensor = self._mesh.tensor
+        place = [rank() // tensor] if world_size() > tensor else []
         entropy = np.random.SeedSequence([self._seed % 2**64, step, *place]).generate_state(1, np.uint64)
         seed = int(entropy[0])
         torch.manual_seed(seed)
@@ -107,10 +113,10 @@ class TorchTrainable(Trainable):
     def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
         if world_size() == 1:
             return losses
-        total = torch.stack([torch.as_tensor(loss, dtype=torch.float64, device="cpu") for loss in losses]).sum()
+        total = torch.stack([_on_host(loss) for loss in losses]).sum()
         total = total.to(self._engine.device)
         distributed.all_reduce(total)
-        return [total]
+        return [total / self._mesh.peers]
 
     @override
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
@@ -145,11 +151,11 @@ class TorchTrainable(Trainable):
     def _evaluated_loss(self, batch: Batch) -> Tensor:
         with self._engine.evaluated_weights():
             try:
-                return self._summed_loss(batch)
+                return self._engine.summed_loss(self._inputs(batch), last=True)
             finally:
                 self._engine.rest()
 
-    def _summed_loss(self, batch: Batch, *, last: bool = True) -> Tensor:
+    def _inputs(self, batch: Batch) -> Mapping[str, Tensor]:
         arrays: dict[str, NDArray[Any]] = {
             "input_ids": batch.input_ids,
             "position_ids": batch.position_ids,
@@ -159,19 +165,15 @@ class TorchTrainable(Trainable):
             arrays |= {"document_ends": batch.document_ends, "target_places": batch.target_places}
         if batch.reference is not None:
             arrays |= {"target_pieces": batch.target_pieces, "reference_margins": batch.reference_margins}
-        inputs = self._copies.copy(arrays)
         self._engine.ready()
-        return self._engine.summed_loss(inputs, last=last)
+        return self._copies.copy(arrays)
 
     def accumulate(self, part: Batch, weight: float, *, last: bool) -> SupportsFloat:
         """Accumulate the gradient of ``part`` as ``Update`` promises."""
         return within_memory(self._engine.device.type, self._backward, part, weight, last)
 
     def _backward(self, part: Batch, weight: float, last: bool) -> SupportsFloat:  # noqa: FBT001  of within_memory
-        loss = self._summed_loss(part, last=last)
-        self._engine.backward(loss * weight, last=last)
-        # a one-element tensor that stays alive in host memory would fragment the allocator's memory
-        return loss.item() if loss.device.type == "cpu" else loss.detach()
+        return self._engine.accumulate(self._inputs(part), weight, last=last)
 
     def apply(self, learning_rate: float, *, number: int) -> Tensor:
         """Take the step ``number``; return the gradient's norm before clipping, a scalar tensor."""
@@ -241,3 +243,9 @@ class _TorchUpdate(Update):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._trainable.discard()
+
+
+def _on_host(loss: SupportsFloat) -> Tensor:
+    if isinstance(loss, torch.Tensor):
+        return loss.to("cpu", torch.float64)
+    return torch.tensor(float(loss), dtype=torch.float64)

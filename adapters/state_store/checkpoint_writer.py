@@ -61,7 +61,7 @@ class CheckpointWriter:
         cipher = self.encryption and self.encryption.new(folder.name)
         if snapshot.share is not None:
             publish_key(self.files, folder, cipher and cipher.wrapped)
-        stored = _write_parts(self.files, snapshot, folder, cipher)
+        stored = write_parts(self.files, snapshot, folder, cipher)
         if snapshot.share is not None:
             stored = self._join(snapshot, snapshot.share, folder, stored, cipher)
         told = replace(snapshot, parts=(), share=None)
@@ -85,7 +85,7 @@ class CheckpointWriter:
         try:
             key = await_key(self.files, folder, share)
             cipher = None if key is None else self._joined_cipher(share.save_id, key)
-            stored = _write_parts(self.files, snapshot, folder, cipher)
+            stored = write_parts(self.files, snapshot, folder, cipher)
             for inner in sorted({(folder / file.path).parent for file in stored}):
                 self.files.sync_folder(inner)
             report_files(self.files, folder, share.rank, stored)
@@ -108,21 +108,39 @@ class CheckpointWriter:
         cipher: FileCipher | None,
     ) -> Sequence[CheckpointFile]:
         """Return the files of all ranks and the joined ones made of them; delete the files that were joined."""
-        stored = {file.path: file for file in (*own, *await_reports(self.files, folder, share))}
+        others = await_reports(self.files, folder, share)
         joined = [part for part in snapshot.parts if isinstance(part, JoinedPart)]
-        with StagedFileReader(self.files, folder, cipher, stored) as reader:
-            made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), cipher) for part in joined]
-            reader.check_others({file.path for file in own})
+        stored = self.join(joined, folder, [*own, *others], cipher, verified=own)
         for name in sorted({name for part in joined for name in part.consumes}):
             self.files.remove_file(folder / name)
-            del stored[name]
         self.files.remove_tree(folder / RANKS)
         for inner in sorted({(folder / name).parent for part in joined for name in part.consumes}):
             self.files.remove_folder(inner)
-        return sorted((*stored.values(), *made), key=lambda file: file.path)
+        return stored
+
+    def join(
+        self,
+        joined: Sequence[JoinedPart],
+        folder: Path,
+        found: Sequence[CheckpointFile],
+        cipher: FileCipher | None = None,
+        *,
+        verified: Sequence[CheckpointFile] = (),
+    ) -> Sequence[CheckpointFile]:
+        """Write the files ``joined`` into ``folder``; return them and those ``found`` there that they do not consume.
+
+        All ``found`` are verified but those that are ``verified`` already. Raises ``OSError`` and ``StateError``.
+        """
+        stored = {file.path: file for file in found}
+        with StagedFileReader(self.files, folder, cipher, stored) as reader:
+            made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), cipher) for part in joined]
+            reader.check_others({file.path for file in verified})
+        consumed = {name for part in joined for name in part.consumes}
+        kept = [file for file in stored.values() if file.path not in consumed]
+        return sorted((*kept, *made), key=lambda file: file.path)
 
 
-def _write_parts(
+def write_parts(
     files: FileOperations, snapshot: Snapshot, folder: Path, cipher: FileCipher | None
 ) -> Sequence[CheckpointFile]:
     """Write this process's parts of ``snapshot`` into ``folder``, durably."""

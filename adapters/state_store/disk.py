@@ -16,6 +16,7 @@ from holdfast.adapters.state_store.checkpoint_reader import CheckpointReader
 from holdfast.adapters.state_store.checkpoint_verification import complete, next_generation, read_manifest, verify
 from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
+from holdfast.adapters.state_store.left_shares import LeftShares
 from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
 from holdfast.domain.checkpoints.retention import Retention, RollBackFloor, StoredCheckpoint
 from holdfast.domain.checkpoints.roles import Role
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
-    from holdfast.ports.state_store import OpenFile
+    from holdfast.ports.state_store import JoinedPart, OpenFile
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class DiskStateStore(StateStore):
         quarantine/                 checkpoints that failed verification, named after their defects
         superseded/  erased/        checkpoints that were rolled back; records of erased ones
         pins/                       an empty file checkpoint-N for each pinned checkpoint
+        shares/                     shares that the ranks of a failed run left; the next start completes or deletes them
         .tmp/  .trash/              saves and deletions in progress; the next start deletes the leftovers of a crash
 
     Nothing is created before the first save. A disk that cannot be read raises ``StateError`` and quarantines nothing;
@@ -62,6 +64,8 @@ class DiskStateStore(StateStore):
         self._folder = StoreFolder(root.absolute(), self._files, self.guard)
         self._writer = CheckpointWriter(self._files, encryption)
         self._reader = CheckpointReader(self._files, self.guard, encryption)
+        self._is_encrypted = encryption is not None
+        self._shares = LeftShares(self._folder.root / "shares", self._files, self._writer)
         self._lock = RLock()
         self._elsewhere: dict[int, StoredCheckpoint] = {}
         self._held: set[int] = set()
@@ -71,6 +75,11 @@ class DiskStateStore(StateStore):
     @override
     def takes_shares(self) -> bool:
         return True
+
+    @property
+    @override
+    def keeps_shares(self) -> bool:
+        return not self._is_encrypted  # rank 0 alone has the key of a checkpoint
 
     @override
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
@@ -104,6 +113,33 @@ class DiskStateStore(StateStore):
             except OSError as error:
                 msg = f"{staging} could not be written, {explain(error)}"
                 raise StateError(msg) from error
+
+    @override
+    def leave_share(self, snapshot: Snapshot) -> None:
+        if not self.keeps_shares:
+            msg = "one rank alone cannot leave its share of an encrypted state: rank 0 has the key of a checkpoint"
+            raise StateError(msg)
+        self.guard.require(Role.WRITE, f"writing under {self._folder.root}")
+        with self._lock:
+            try:
+                self._folder.prepare()
+                self._shares.leave(snapshot)
+            except OSError as error:
+                msg = f"the share could not be written under {self._folder.root}, {explain(error)}"
+                raise StateError(msg) from error
+
+    @override
+    def complete_shares(self, num_ranks: int, joined: Callable[[], Sequence[JoinedPart]]) -> CheckpointInfo | None:
+        completed = None
+        with self._lock, reading_under(self._folder.root):
+            for folder in self._shares.folders():
+                try:
+                    completed = self._complete(folder, num_ranks, joined) or completed
+                except StateError as problem:
+                    _log.warning("the shares of a failed run in %s are not used, because %s", folder, problem)
+                with self._deferring():
+                    self._folder.discard(folder)
+        return completed
 
     @override
     def load(self, *, at_most: int | None = None) -> Loaded:
@@ -215,6 +251,23 @@ class DiskStateStore(StateStore):
                     return replace(loaded, rejected=tuple(rejected))
             self._folder.check_not_erased()
         return Loaded(None, None, tuple(rejected))
+
+    def _complete(
+        self, folder: Path, num_ranks: int, joined: Callable[[], Sequence[JoinedPart]]
+    ) -> CheckpointInfo | None:
+        stored = complete(self._files, self._folder.checkpoints())
+        manifest = self._shares.complete(
+            folder,
+            num_ranks,
+            joined,
+            generation=next_generation(self._files, self._folder.checkpoints()),
+            newer_than=max((told.progress.step for _, told in stored), default=0),
+        )
+        if manifest is None:
+            return None
+        target = self._folder.checkpoint(manifest.progress.step)
+        self._folder.publish(folder, target)
+        return manifest.info(str(target))
 
     def _check_not_stored(self, target: Path) -> None:
         if is_there(target):

@@ -169,9 +169,11 @@ class VerifiedPieces:
         return self._kept[1]
 
     def _read(self, number: int) -> bytes:
-        data = bytearray()
-        while piece := os.pread(self._file.fileno(), _PIECE - len(data), number * _PIECE + len(data)):
-            data += piece
-            if len(data) == _PIECE:
+        pieces: list[bytes] = []
+        done = 0
+        while piece := os.pread(self._file.fileno(), _PIECE - done, number * _PIECE + done):
+            pieces.append(piece)
+            done += len(piece)
+            if done == _PIECE:
                 break
-        return bytes(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)  # nearly always one, which is not copied

@@ -62,13 +62,13 @@ def await_key(files: FileOperations, folder: Path, share: StateShare) -> Wrapped
 def report_files(files: FileOperations, folder: Path, rank: int, stored: Sequence[CheckpointFile]) -> None:
     """Report to rank 0 that the files ``stored`` are durable."""
     described = [{"path": file.path, "size": file.size, "hash": file.hash} for file in stored]
-    _leave(files, folder / RANKS / _record_of(rank), {"files": described})
+    _leave(files, folder / RANKS / record_of(rank), {"files": described})
 
 
 def report_failure(files: FileOperations, folder: Path, rank: int, problem: object) -> None:
     """Report to rank 0 the error that prevents this rank's files, if the disk can still be written."""
     with contextlib.suppress(OSError):
-        _leave(files, folder / RANKS / _record_of(rank), {"problem": str(problem) or type(problem).__name__})
+        _leave(files, folder / RANKS / record_of(rank), {"problem": str(problem) or type(problem).__name__})
 
 
 def await_reports(files: FileOperations, folder: Path, share: StateShare) -> Sequence[CheckpointFile]:
@@ -80,7 +80,7 @@ def await_reports(files: FileOperations, folder: Path, share: StateShare) -> Seq
     deadline = time.monotonic() + share.patience
     while missing := [rank for rank in range(1, share.num_ranks) if rank not in found]:
         for rank in missing:
-            if (record := _read(files, folder / RANKS / _record_of(rank))) is not None:
+            if (record := _read(files, folder / RANKS / record_of(rank))) is not None:
                 found[rank] = _files_in(record, rank)
         if missing[0] not in found:
             if share.is_over() or time.monotonic() > deadline:
@@ -152,7 +152,8 @@ class StagedFileReader:
         self._stack.close()
 
 
-def _record_of(rank: int) -> str:
+def record_of(rank: int) -> str:
+    """Return the name of the file in ``RANKS`` by which ``rank`` reports."""
     return f"rank-{rank:05d}.json"
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.state_store.disk import DiskStateStore
     from holdfast.domain.checkpoints.retention import Retention, RollBackFloor
     from holdfast.domain.commands import Command
-    from holdfast.ports.state_store import OpenFile
+    from holdfast.ports.state_store import JoinedPart, OpenFile
 
 _log = logging.getLogger(__name__)
 _PARTING_SECONDS = 5.0  # for a file in transfer when the archive is closed
@@ -110,12 +110,25 @@ class TieredStateStore(StateStore):
 
     @property
     @override
+    def keeps_shares(self) -> bool:
+        return self._disk.keeps_shares
+
+    @property
+    @override
     def takes_shares(self) -> bool:
         return True
 
     @override
     def contribute(self, snapshot: Snapshot) -> None:
         self._disk.contribute(snapshot)
+
+    @override
+    def leave_share(self, snapshot: Snapshot) -> None:
+        self._disk.leave_share(snapshot)
+
+    @override
+    def complete_shares(self, num_ranks: int, joined: Callable[[], Sequence[JoinedPart]]) -> CheckpointInfo | None:
+        return self._disk.complete_shares(num_ranks, joined)
 
     @override
     def load(self, *, at_most: int | None = None) -> Loaded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from holdfast.domain.events import (
     ContractWeakened,
 )
 from holdfast.domain.training.progress import Progress
-from holdfast.ports.state_store import Snapshot
+from holdfast.ports.state_store import JoinedPart, Snapshot, StateShare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup
     from holdfast.ports.state_store import StatePart, StateStore
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Checkpointer:
         self._pending: _Pending | None = None
         self._durable_step = 0
         self._number = 0
+        self._left_id = ""  # the same on all ranks of this start
 
     def restore_latest(self) -> Progress:
         """Restore the newest valid checkpoint; return its progress, or that of a new run if there is none.
@@ -93,6 +98,9 @@ class Checkpointer:
         checkpoint of another step, and if the store does not support the saves to come.
         """
         self._writer.check_supports(self._trainable)
+        self._left_id = self._group.gather(uuid4().hex)[0]
+        if self._group.rank == 0:
+            self._complete_shares()
         info = self._restorer.from_store()
         if self._group.rank == 0:
             self._store.tidy()
@@ -155,6 +163,25 @@ class Checkpointer:
                     raise StateError(problem)
                 self._memory.clear()  # a copy whose own save failed is older than this checkpoint
 
+    def leave_share(self, progress: Progress) -> None:
+        """Make this rank's part of ``progress`` durable without the other ranks, which may be gone.
+
+        The next start makes a checkpoint of the parts of all ranks if each has left its own of this step. Raises
+        ``StateError`` if the part cannot be stored.
+        """
+        if progress.step == self._durable_step or self._restorer.is_unfinished or not self._store.keeps_shares:
+            return
+        share = StateShare(f"{self._left_id}-{progress.step}", self._group.rank, self._group.size, 0.0)
+        parts = (*self._trainable.capture(copy=False), *(self._parts if self._group.rank == 0 else ()))
+        self._store.leave_share(
+            Snapshot(progress, SaveReason.EXCEPTION, parts, None, self._contract, self._conditions, share=share)
+        )
+        _log.warning("rank %d left its share of the state after step %d", self._group.rank, progress.step)
+
+    def leave_group(self, alone: ProcessGroup) -> None:
+        """Save from now on in ``alone``, a group of this rank, which holds the whole state: the others may be gone."""
+        self._group = alone
+
     def acknowledge(self, outcome: AcknowledgeSave) -> None:
         """Publish the outcome of the save under way, unless ``outcome`` belongs to a save that is already settled."""
         pending = self._pending
@@ -187,6 +214,20 @@ class Checkpointer:
         if self._pending is not None and self._writer.outcome is not None:
             self.acknowledge(self._writer.outcome)
         self._memory.clear()
+
+    def _complete_shares(self) -> None:
+        """Make a checkpoint of what the ranks of a failed start left; if it cannot be made, an older one counts."""
+        try:
+            info = self._store.complete_shares(self._group.size, self._joined_parts)
+        except StateError as problem:
+            _log.warning("the shares of a failed run are not used: %s", problem)
+            return
+        if info is not None:
+            reason = "each rank had left its share when the run failed"
+            self._bus.publish(CheckpointMoved(info.progress.step, Tier.MEMORY, Tier.DISK, reason))
+
+    def _joined_parts(self) -> Sequence[JoinedPart]:
+        return [part for part in self._trainable.capture(copy=False) if isinstance(part, JoinedPart)]
 
     def _captured(self, progress: Progress, reason: SaveReason, evaluation_loss: float | None) -> Snapshot:
         records = self._group.gather(json.dumps({"cursor": progress.cursor.to_json(), "save_id": uuid4().hex}))

@@ -6,16 +6,17 @@ import json
 from concurrent.futures import FIRST_EXCEPTION, wait
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import blake2b
-from itertools import accumulate
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
-from holdfast.domain.errors import StateError
+from holdfast.application.data.keys_in_parts import KeysInParts, KeysRemovedError
+from holdfast.domain.data.work_part import WHOLE
+from holdfast.domain.errors import RestartNeeded, StateError
 from holdfast.ports.transform import Dropped
 
 if TYPE_CHECKING:
@@ -24,30 +25,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.document_keys import DocumentKeys
+    from holdfast.application.data.keys_in_parts import KeyStore
     from holdfast.application.data.text_reader import TextReader
+    from holdfast.domain.data.work_part import WorkPart
     from holdfast.ports.data_source import Document, Unit
 
     Arrays = Mapping[str, NDArray[Any]]
 
 _GROUP_CHARACTERS = 1 << 16  # whose keys are computed at a time; more would not fit into a processor cache
 _PART_BYTES = 8 << 20  # of keys in a file, so that little memory holds those of a large unit
-_MAPPED_PARTS = 64
 _PATIENCE_SECONDS = 5.0
 _TRIES = 3
 _DECISION = "decision"
-
-
-class KeyStore(Protocol):
-    """Stores named arrays in groups; each write is atomic, and methods raise ``StateError`` for a disk's error."""
-
-    def load(self, group: str, name: str) -> Arrays | None:
-        """Return the arrays of this name; None if there are none, or if they are damaged."""
-
-    def store(self, group: str, name: str, arrays: Arrays) -> None:
-        """Store ``arrays`` under this name."""
-
-    def remove(self, group: str) -> None:
-        """Remove all arrays of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +60,6 @@ class _SearchCancelledError(Exception):
     """Another unit failed."""
 
 
-class _MissingError(Exception):
-    """Keys were removed by another process, which has finished the same search."""
-
-
 @final
 class Duplicates:
     """Finds the documents of all ``readers`` that repeat an earlier one, by the rule ``keys``.
@@ -82,7 +67,8 @@ class Duplicates:
     Earlier is by the order of the readers, the units and the positions in a unit, so the result depends on the data and
     the rule alone. The keys of the documents are computed by ``workers`` threads and stored in ``store`` unit by unit:
     an interrupted search continues with the units that are missing. Once the result is stored, the keys are removed.
-    ``progress`` gets the bytes read and the total, from any thread.
+    ``progress`` gets the bytes read and the total, from any thread. Several processes may each compute the keys of one
+    ``part`` of the units; the result is found once those of all units are there.
     """
 
     def __init__(
@@ -94,7 +80,9 @@ class Duplicates:
         progress: Callable[[int, int], object] = lambda _done, _total: None,
         workers: int = 1,
         part_bytes: int = _PART_BYTES,
+        part: WorkPart = WHOLE,
     ) -> None:
+        self._part = part
         self.keys = keys
         self._readers = [copy(reader) for reader in readers]  # which never leave out the result of this search
         self._store = store
@@ -158,8 +146,12 @@ class Duplicates:
                 return result
             try:
                 result = self._decide(self._collect())
-            except _MissingError:
+            except KeysRemovedError:
                 continue
+            except RestartNeeded:  # unless another part has found the result, and removed the keys
+                if (result := self._store.load(group, _DECISION)) is None:
+                    raise
+                return result
             self._store.store(group, _DECISION, result)
             for keys in dict.fromkeys(self._groups):
                 self._store.remove(keys)
@@ -167,29 +159,47 @@ class Duplicates:
         msg = "other processes removed the keys of duplicates again and again: run one process, then the others"
         raise StateError(msg)
 
-    def _collect(self) -> _Keys:
-        """Return the keys of all documents; those of units that have none yet are computed."""
-        sizes = [self._sizes(place) for place in self.places]
-        missing = [place for place, known in zip(self.places, sizes, strict=True) if known is None]
-        total = sum(place.unit.size for place in missing)
+    def _collect(self) -> KeysInParts:
+        """Return the keys of all documents; those of units of the part that have none yet are computed.
+
+        Raises ``RestartNeeded`` if units of other parts have none.
+        """
+        sizes = {number: self._sizes(place) for number, place in enumerate(self.places)}
+        missing = [number for number in self._part.of(range(len(self.places))) if sizes[number] is None]
+        total = sum(self.places[number].unit.size for number in missing)
         self._done = 0
         self._cancelled.clear()
         if missing:
             self._progress(0, total)
         workers = ThreadPool(self._workers, "holdfast-duplicates")
         try:
-            making = [workers.submit(self._make, place, total) for place in missing]
+            making = [workers.submit(self._make, self.places[number], total) for number in missing]
             wait(making, return_when=FIRST_EXCEPTION)
         finally:
             self._cancelled.set()
             workers.close(_PATIENCE_SECONDS)
         _raise_first([each.exception() for each in making if each.done() and not each.cancelled()])
-        made = {(place.source, place.number): future.result() for place, future in zip(missing, making, strict=True)}
-        found = [
-            made[place.source, place.number] if known is None else known
-            for place, known in zip(self.places, sizes, strict=True)
+        sizes |= {number: future.result() for number, future in zip(missing, making, strict=True)}
+        known = self._all_known(sizes)
+        parts = [
+            [(place.group, place.part(number)) for number in range(len(each))]
+            for place, each in zip(self.places, known, strict=True)
         ]
-        return _Keys(self._store, self.places, found)
+        return KeysInParts(self._store, parts, known)
+
+    def _all_known(self, sizes: Mapping[int, Sequence[int] | None]) -> Sequence[Sequence[int]]:
+        """Return the sizes of all units, those that other processes have made in the meantime included."""
+        known = {
+            number: self._sizes(self.places[number]) if found is None else found for number, found in sizes.items()
+        }
+        found = [each for each in known.values() if each is not None]
+        if len(found) < len(known):
+            msg = (
+                f"{len(known) - len(found)} of {len(known)} units, of other parts, have not been searched for "
+                f"duplicates yet: start part {self._part} again when the others have come this far"
+            )
+            raise RestartNeeded(msg)
+        return found
 
     def _sizes(self, place: _PlacedUnit) -> Sequence[int] | None:
         """Return the number of documents of each part of a unit's keys, None if any part is missing."""
@@ -228,7 +238,7 @@ class Duplicates:
             positions = np.array([document.start for document, _ in group], np.int64)
             yield {"positions": positions, **self.keys.of([value for _, value in group])}
 
-    def _decide(self, keys: _Keys) -> Arrays:
+    def _decide(self, keys: KeysInParts) -> Arrays:
         found = self.keys.repetitions(keys)
         units = keys.units_of(found.repeated)
         survivors, back = np.unique(found.survivors, return_inverse=True)
@@ -278,70 +288,6 @@ class SourceDuplicates:
         number = self._duplicates.numbers[self._reader, unit.name]
         own = slice(*result["starts"][number : number + 2].tolist())
         return result["positions"][own], result["survivor_units"][own], result["survivor_positions"][own]
-
-
-@final
-class _Keys:
-    """The stored keys of all documents, numbered in the order of ``places`` and positions.
-
-    ``sizes`` are the numbers of documents of each part of each place's keys.
-    """
-
-    def __init__(self, store: KeyStore, places: Sequence[_PlacedUnit], sizes: Sequence[Sequence[int]]) -> None:
-        self._store = store
-        self._parts = [
-            (place.group, place.part(n)) for place, each in zip(places, sizes, strict=True) for n in range(len(each))
-        ]
-        self._starts = np.array([0, *accumulate(size for each in sizes for size in each)], np.int64)
-        self._unit_starts = np.array([0, *accumulate(map(sum, sizes))], np.int64)
-        self._pieces = lru_cache(_MAPPED_PARTS)(self._load_pieces)
-
-    @property
-    def num_documents(self) -> int:
-        return int(self._starts[-1])
-
-    def column(self, name: str, row: int) -> NDArray[np.uint64]:
-        column = np.empty(self.num_documents, np.uint64)
-        for number in range(len(self._parts)):
-            column[self._starts[number] : self._starts[number + 1]] = self._load(number)[name][row]
-        return column
-
-    def some(self, name: str, row: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-        return self._gather(numbers, np.uint64, lambda part: part[name][row])
-
-    def positions(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._gather(numbers, np.int64, lambda part: part["positions"])
-
-    def units_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self._unit_starts, numbers, "right").astype(np.int64) - 1
-
-    def pieces(self, name: str, number: int) -> NDArray[np.uint32]:
-        part = int(np.searchsorted(self._starts, number, "right")) - 1
-        pieces, ends = self._pieces(name, part)
-        place = number - int(self._starts[part])
-        found: NDArray[np.uint32] = pieces[int(ends[place]) : int(ends[place + 1])]
-        return found
-
-    def _gather(self, numbers: NDArray[np.int64], dtype: Any, of: Callable[[Arrays], NDArray[Any]]) -> NDArray[Any]:
-        gathered = np.empty(len(numbers), dtype)
-        cuts = np.searchsorted(numbers, self._starts)
-        for part in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
-            own = slice(cuts[part], cuts[part + 1])
-            gathered[own] = of(self._load(part))[numbers[own] - self._starts[part]]
-        return gathered
-
-    def _load_pieces(self, name: str, part: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        loaded = self._load(part)
-        sizes = loaded[f"{name}_sizes"]
-        ends = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes, out=ends[1:])
-        return loaded[name], ends
-
-    def _load(self, number: int) -> Arrays:
-        loaded = self._store.load(*self._parts[number])
-        if loaded is None:
-            raise _MissingError
-        return loaded
 
 
 def _groups_of(texts: Iterable[tuple[Document, str]]) -> Iterator[Sequence[tuple[Document, str]]]:

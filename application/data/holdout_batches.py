@@ -165,6 +165,7 @@ class HoldoutBatches:
         self._excluded = excluded
         self._holds_pairs = holds_pairs
         self._is_cut = False
+        self._is_too_long = False
 
     @property
     def is_empty(self) -> bool:
@@ -185,15 +186,7 @@ class HoldoutBatches:
     def _read(self) -> tuple[Sequence[Batch], Sequence[NDArray[np.int64]]]:
         found = list(self._documents())
         if not found:
-            msg = f"no document was held out to evaluate on: raise data.holdout, now {self._holdout.fraction}"
-            if self._holdout.fraction >= 1:
-                msg = "none of the documents holds any text to evaluate on: choose other data"
-            elif len(self._excluded):
-                msg = (
-                    "no document to evaluate on is left that is held out and not excluded: raise data.holdout, now "
-                    f"{self._holdout.fraction}, or shorten data.exclude"
-                )
-            raise DataError(msg)
+            raise DataError(self._why_none())
         documents, masks, sources, references = zip(*found, strict=True)
         reference = None if references[0] is None else np.stack(references)
         places = place_rows(documents, self._packing, masks, holds_pairs=self._holds_pairs, reference=reference)
@@ -206,6 +199,22 @@ class HoldoutBatches:
             batches.append(read_rows(places[first:last], self._packing.length))
             piece_sources.append(of_pieces[index.rows[first] : index.rows[last]])
         return batches, piece_sources
+
+    def _why_none(self) -> str:
+        """Return the message that no document is there to evaluate on."""
+        if self._is_too_long:
+            return (
+                f"every pair held out to evaluate on has more than {self._packing.length:,} tokens and is left out: "
+                f"raise data.sequence_length, or data.holdout, now {self._holdout.fraction}"
+            )
+        if self._holdout.fraction >= 1:
+            return "none of the documents holds any text to evaluate on: choose other data"
+        if len(self._excluded):
+            return (
+                "no document to evaluate on is left that is held out and not excluded: raise data.holdout, now "
+                f"{self._holdout.fraction}, or shorten data.exclude"
+            )
+        return f"no document was held out to evaluate on: raise data.holdout, now {self._holdout.fraction}"
 
     @property
     def is_cut(self) -> bool:
@@ -224,6 +233,7 @@ class HoldoutBatches:
                 first, last = tokens.offsets[number : number + 2].tolist()
                 if self._holds_pairs and last - first > min(room, self._packing.length):
                     self._is_cut |= last - first > room
+                    self._is_too_long |= last - first > self._packing.length
                     continue
                 part = slice(first, min(last, first + room))
                 mask = None if tokens.loss_mask is None else tokens.loss_mask[part]

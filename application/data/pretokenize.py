@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.shard_meta import ShardMetaBuilder, total_drops, total_supervised
 from holdfast.domain.data.no_text import no_text
+from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.application.data.shard_meta import ShardProfile
     from holdfast.application.data.text_reader import TextReader
+    from holdfast.domain.data.work_part import WorkPart
     from holdfast.ports.data_source import Unit
     from holdfast.ports.token_cache import TokenCache
     from holdfast.ports.token_source import Tokens
@@ -77,8 +79,8 @@ class PrepareTokens:
 
     A shard consists of neighbouring units of the source, about ``shard_bytes`` of them (None: chosen by the size of the
     whole); the division follows from the source alone, so an interrupted preparation continues where it was and leaves
-    the same bytes as an undisturbed one. ``progress`` gets the bytes done and the total, from any thread. The shards
-    are described by ``new_profile``.
+    the same bytes as an undisturbed one, and so do several processes that each make one ``part`` of the shards.
+    ``progress`` gets the bytes done and the total, from any thread. The shards are described by ``new_profile``.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class PrepareTokens:
         shard_bytes: int | None = None,
         workers: int = 1,
         new_profile: Callable[[], ShardProfile] | None = None,
+        part: WorkPart = WHOLE,
     ) -> None:
+        self._part = part
         self._reader = reader
         self._new_profile = new_profile
         self._cache = cache
@@ -104,12 +108,13 @@ class PrepareTokens:
         self._done = 0
 
     def run(self) -> Prepared:
-        """Make the missing shards; raises the error that prevented one, after all threads have stopped.
+        """Make the missing shards of the part; raises the error that prevented one, after all threads have stopped.
 
-        A read that hangs is abandoned after five seconds.
+        A read that hangs is abandoned after five seconds. The result tells what the cache holds of the part.
         """
         began = time.monotonic()
-        shards = self._plan()
+        plan = self._plan()
+        shards = {name: plan[name] for name in self._part.of([*plan])}
         missing = self._cache.missing(shards)
         total = sum(unit.size for name in missing for unit in shards[name])
         self._done = 0
@@ -174,9 +179,14 @@ class PrepareTokens:
             if error is not None and not isinstance(error, _CancelledError):
                 raise error
 
+    def missing(self) -> tuple[int, int]:
+        """Return the number of shards that are missing, those of other parts included, and the number of all."""
+        plan = self._plan()
+        return len(self._cache.missing(plan)), len(plan)
+
     def check(self) -> None:
         """Raise ``ConfigurationError`` if shards were evicted in the meantime to make room."""
-        shards = self._plan()
+        shards = self._part.of([*self._plan()])
         if missing := self._cache.missing(shards):
             msg = (
                 f"the tokens do not fit into the cache: {len(missing)} of {len(shards)} parts had to make room for "
@@ -209,6 +219,6 @@ class PrepareTokens:
             supervised_tokens=None if supervised is None else supervised.supervised,
         )
         self._check_limit(meta for shard, meta in zip(made, metas, strict=True) if shard.name not in new)
-        if not prepared.documents:
+        if not prepared.documents and self._part == WHOLE:
             raise DataError(no_text([unit.name for units in shards.values() for unit in units], prepared.drops))
         return prepared

@@ -28,8 +28,8 @@ class _NoBlockError(Exception):
 class ReferenceColumn:
     """Two log-probabilities for each pair: of its chosen and of its rejected reply under the reference model ``key``.
 
-    ``key`` identifies the model, its precision and the length of a row. Pairs are stored in blocks of ``documents``,
-    as arrays that are derived from a shard.
+    ``key`` identifies the weights and the configuration of the model, its precision and the length of a row. Pairs are
+    stored in blocks of ``documents``, as arrays that are derived from a shard.
     """
 
     def __init__(self, key: str, *, documents: int = _DOCUMENTS) -> None:

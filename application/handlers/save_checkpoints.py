@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
     from holdfast.domain.training.budget import Budget
+    from holdfast.ports.process_group import ProcessGroup
 
 
 @final
@@ -53,15 +54,33 @@ class SaveOnStop:
 class SaveOnFailure:
     """Makes the last complete step durable after an error: the only handler that acts itself, as the loop has ended.
 
-    Local to the rank, without a collective: the peers may be in any state.
+    With several ranks it belongs to a rank that holds the whole state, and ``alone`` is a group of this rank: the other
+    ranks may be gone. A state whose position the other ranks know a part of is not saved.
     """
+
+    def __init__(self, checkpoints: Checkpointer, *, alone: ProcessGroup | None = None) -> None:
+        self._checkpoints = checkpoints
+        self._alone = alone
+
+    def __call__(self, event: RunFailed) -> None:
+        """Answer ``event``."""
+        if self._alone is not None:
+            if event.progress.cursor.lanes:
+                return
+            self._checkpoints.leave_group(self._alone)
+        try:
+            self._checkpoints.save(event.progress, SaveReason.EXCEPTION)
+        finally:
+            self._checkpoints.flush()
+
+
+@final
+class LeaveShareOnFailure:
+    """Makes this rank's part of the last complete step durable after an error of a run whose state is sharded."""
 
     def __init__(self, checkpoints: Checkpointer) -> None:
         self._checkpoints = checkpoints
 
     def __call__(self, event: RunFailed) -> None:
         """Answer ``event``."""
-        try:
-            self._checkpoints.save(event.progress, SaveReason.EXCEPTION)
-        finally:
-            self._checkpoints.flush()
+        self._checkpoints.leave_share(event.progress)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.application.inbox import Inbox
+    from holdfast.application.training.data_ranks import DataRanks
     from holdfast.application.training.evaluator import Evaluator
     from holdfast.application.training.sample_prompts import PromptSampler
     from holdfast.application.training.step_engine import StepEngine
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from holdfast.domain.events import Event
     from holdfast.domain.training.early_stopping import EarlyStopping
     from holdfast.ports.event_bus import EventBus
-    from holdfast.ports.process_group import ProcessGroup
 
 _REMEDY = "check the data that were read there, lower optimizer.learning_rate"
 
@@ -85,7 +85,7 @@ class LoopParts:
     checkpoints: Checkpointer
     bus: EventBus
     inbox: Inbox
-    group: ProcessGroup
+    ranks: DataRanks
 
 
 @final
@@ -106,7 +106,7 @@ class CommandExecutor:
         self._checkpoints = parts.checkpoints
         self._bus = parts.bus
         self._inbox = parts.inbox
-        self._group = parts.group
+        self._group = parts.ranks.group
 
     def execute_all(self) -> None:
         """Execute the commands of all ranks until no handler answers with another.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.holdout_batches import HoldoutBatches
+    from holdfast.application.training.data_ranks import DataRanks
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.phase import ShowPhase
     from holdfast.domain.training.preference_loss import PreferenceRule
@@ -46,7 +47,7 @@ class Evaluator:
         trainable: Trainable,
         held_out: HoldoutBatches,
         token_bytes: NDArray[np.int32],
-        group: ProcessGroup,
+        group: ProcessGroup | DataRanks,
         *,
         sets: Mapping[str, HoldoutBatches] = MappingProxyType({}),
         rule: PreferenceRule | None = None,

@@ -34,7 +34,8 @@ _STALL_SECONDS = 1.0  # a wait that is worth a report; the first batch may take 
 class StepQuorum:
     """The ranks before a step: the number with a batch, and the number that gave up waiting because the run stops.
 
-    ``num_targets``, the terms of the mean loss, and ``num_tokens`` are the sums over the batches of all ranks.
+    ``num_targets``, the terms of the mean loss, and ``num_tokens`` are the sums over the batches of all ranks,
+    each batch once.
     """
 
     num_ready: int
@@ -58,7 +59,8 @@ class TrainRun:
         self._checkpoints = parts.checkpoints
         self._bus = parts.bus
         self._inbox = parts.inbox
-        self._group = parts.group
+        self._group = parts.ranks.group
+        self._peers = parts.ranks.mesh.peers
         self._state = RunState()
         self._commands = CommandExecutor(self._state, parts, plan.early_stopping)
         self._has_stepped = False
@@ -125,7 +127,8 @@ class TrainRun:
     def _quorum(self, batch: Batch | None) -> StepQuorum:
         gave_up = int(self._feed.gave_up)
         figures = (0, gave_up, 0, 0) if batch is None else (1, 0, batch.num_terms, batch.num_tokens)
-        return StepQuorum(*map(int, self._group.sum(figures)))
+        num_ready, num_gave_up, num_targets, num_tokens = map(int, self._group.sum(figures))
+        return StepQuorum(num_ready, num_gave_up, num_targets // self._peers, num_tokens // self._peers)
 
     def _step(self, batch: Batch, quorum: StepQuorum) -> StepOutcome:
         return self._engine.step(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from holdfast.domain.data.exclusion import document_of
 from holdfast.domain.data.packing import BestFitPacking
 from holdfast.domain.data.preference_pairs import rejected_starts, split_pairs
 from holdfast.domain.data.row_index import read_rows
+from holdfast.domain.errors import DataError
 from holdfast.domain.phase import Amount, show_nothing
 
 if TYPE_CHECKING:
@@ -21,11 +22,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.reference_column import ReferenceColumn
+    from holdfast.application.training.data_ranks import DataRanks
     from holdfast.domain.data.row_index import RowIndex
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup
     from holdfast.ports.token_source import Tokens, TokenShard, TokenSource
+
+
+class ReferenceWork(NamedTuple):
+    """The figures of a pass: pairs that were computed, longer pairs that were left out, and seconds."""
+
+    num_pairs: int
+    num_too_long: int
+    seconds: float
+
 
 _WORK = "computing the reference log-probabilities"
 
@@ -43,7 +54,7 @@ class ReferencePass:
     def __init__(
         self,
         trainable: Trainable,
-        group: ProcessGroup,
+        group: ProcessGroup | DataRanks,
         column: ReferenceColumn,
         *,
         length: int,
@@ -59,10 +70,11 @@ class ReferencePass:
         self._in_turns = in_turns
         self._show = show
 
-    def run(self, sources: Sequence[TokenSource]) -> tuple[int, float]:
-        """Store what is missing for ``sources``; return the number of pairs that were computed, and the seconds.
+    def run(self, sources: Sequence[TokenSource]) -> ReferenceWork:
+        """Store what is missing for ``sources``; return the figures of the work.
 
-        Raises ``OutOfMemory`` if a row is too much, and ``StateError`` if the disk is full.
+        Raises ``OutOfMemory`` if a row is too much, ``StateError`` if the disk is full, and ``DataError`` if the model
+        returns NaN or an infinity.
         """
         began, missing = time.monotonic(), list(self._missing(sources))
         done, num_pairs = 0, 0
@@ -73,7 +85,7 @@ class ReferencePass:
             self._in_turns(partial(self._column.store, tokens, shard, number, values))
             done += len(values)
             num_pairs += int(np.isfinite(values[:, 0]).sum())
-        return num_pairs, time.monotonic() - began
+        return ReferenceWork(num_pairs, done - num_pairs, time.monotonic() - began)
 
     def _missing(self, sources: Sequence[TokenSource]) -> Iterator[tuple[TokenSource, TokenShard, int]]:
         """Yield the blocks that any rank lacks."""
@@ -98,7 +110,14 @@ class ReferencePass:
         index = split_pairs(index, offsets, rejected_starts(tokens.loss_mask, offsets))
         values = np.full((len(offsets) - 1, 2), np.nan)
         if index.num_rows:
-            values[documents] = -self._nats(tokens, index).reshape(-1, 2)
+            found = -self._nats(tokens, index).reshape(-1, 2)
+            if not np.isfinite(found).all():  # stored, they would end every run that finds them
+                msg = (
+                    "the reference model, which is the model before its first step, returns log-probabilities that are "
+                    "NaN or infinite: check the weights of model.path, or set optimizer.precision=fp32"
+                )
+                raise DataError(msg)
+            values[documents] = found
         return values
 
     def _nats(self, tokens: Tokens, index: RowIndex) -> NDArray[np.float64]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.bootstrap.cli.help_format import HelpFormat
+from holdfast.bootstrap.cli.shell_completion import configurations_for, runs_for, settings_for
 from holdfast.bootstrap.process.program import in_words_of_caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
+    from collections.abc import Callable, Iterable
 
     from holdfast.bootstrap.operations.named_checkpoint import Choice
 
@@ -25,7 +27,7 @@ def add_command(
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
         epilog=in_words_of_caller(text),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormat,
     )
     parser.set_defaults(command=action)
     return parser
@@ -34,7 +36,7 @@ def add_command(
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add the settings to a command's arguments."""
     parser.set_defaults(takes_settings=True)
-    parser.add_argument(
+    config = parser.add_argument(
         "--config",
         type=Path,
         action="append",
@@ -42,7 +44,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a YAML file, or the name of a shipped one (config --list); may be repeated, later ones win",
     )
-    parser.add_argument("settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7")
+    settings = parser.add_argument(
+        "settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7"
+    )
+    _complete_by(config, configurations_for)
+    _complete_by(settings, settings_for)
+
+
+def _complete_by(argument: argparse.Action, completer: Callable[..., Iterable[str]]) -> None:
+    """Have the shell offer what ``completer`` returns for ``argument``."""
+    vars(argument)["completer"] = completer  # by which argcomplete finds it
 
 
 def takes_settings(parser: argparse.ArgumentParser) -> bool:
@@ -52,13 +63,15 @@ def takes_settings(parser: argparse.ArgumentParser) -> bool:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add a run folder to a command's arguments."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/default")
+    _complete_by(
+        parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/default"), runs_for
+    )
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     """Add a run folder or the folder of one checkpoint, under ``name``, and the choice of a checkpoint in a run."""
     text = "a run folder, such as runs/default, or the folder of one checkpoint"
-    parser.add_argument(name, type=Path, metavar="RUN", help=text)
+    _complete_by(parser.add_argument(name, type=Path, metavar="RUN", help=text), runs_for)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--step", type=whole(1, 10**18 - 1), metavar="N", help="use the checkpoint of step N, not the newest"

@@ -21,6 +21,7 @@ examples:
   %(prog)s --changed --config own_text
   %(prog)s --describe optimizer.schedule data.cache     # without a name: every setting
   %(prog)s --list
+  %(prog)s --schema > settings.schema.json              # editors complete and check YAML by it
 """
 
 
@@ -32,11 +33,13 @@ def add_config(commands: Commands) -> None:
     form.add_argument("--changed", action="store_true", help="show only settings that differ from their defaults")
     form.add_argument("--describe", action="store_true", help="list settings with their defaults and descriptions")
     form.add_argument("--list", action="store_true", help="list the configurations that come with this package")
+    form.add_argument("--schema", action="store_true", help="print the JSON Schema of a file for --config")
 
 
 def config(options: argparse.Namespace) -> int:
     """Print the resolved settings, or the settings that exist; return the exit code."""
     from holdfast.configs.aliases import current_name
+    from holdfast.configs.json_schema import schema_text
     from holdfast.configs.rendering import render
     from holdfast.configs.settings_catalog import describe_settings
     from holdfast.configs.settings_layers import load_settings
@@ -44,6 +47,8 @@ def config(options: argparse.Namespace) -> int:
 
     if options.list:
         print(list_ready())
+    elif options.schema:
+        print(schema_text())
     elif options.describe:
         print(describe_settings([current_name(setting.partition("=")[0]) for setting in options.settings]))
     else:

@@ -54,10 +54,11 @@ def add_drill(commands: Commands) -> None:
 
 def drill(options: argparse.Namespace) -> int:
     """Print whether a short run with these settings survives each fault; return the exit code."""
+    from holdfast.bootstrap.process.child_run import ChildFailedError
     from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.verification.drill import Drills, applying
-    from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume
+    from holdfast.bootstrap.verification.resume import VerifyResume
     from holdfast.bootstrap.verification.soak import Soak
     from holdfast.configs.settings_layers import load_settings
 

@@ -12,6 +12,7 @@ from holdfast.bootstrap.process.aligned_lines import aligned
 from holdfast.bootstrap.process.printing import fitting, short, visible
 from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.wiring.asked_trust import asked_trust
+from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.goodput_accounting import sentence_of
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.domain.counting import counted
@@ -106,7 +107,7 @@ class Report:
         if self._has_trained(progress):
             rows += [("steps", f"{progress.step:,}")] if self._run.stopped_by is not None else []
             rows += [("tokens", f"{progress.tokens:,}")]
-            unit = "pair" if self._run.settings.data.task == "preference" else "token"
+            unit = "pair" if holds_pairs(self._run.settings.data) else "token"
             rows += [("loss", f"{found['loss']:.3f} nats/{unit}")] if isinstance(found["loss"], float) else []
         if self._evaluation is not None:
             rows.append(("evaluation", ", ".join(self._evaluation.evaluation.words(3))))
@@ -194,6 +195,8 @@ class Report:
         text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt]
         commands = [shlex.join([*called_as(), "generate", folder, *text, *trust])]
         data = self._run.settings.data
+        if data.task in ("chat", "preference"):
+            commands.insert(0, shlex.join([*called_as(), "chat", folder, "--terminal", *trust]))
         if data.holdout or data.folds is not None:  # else there is nothing to evaluate on
             commands.append(shlex.join([*called_as(), "evaluate", folder, *trust]))
         return commands

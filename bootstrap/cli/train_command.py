@@ -15,7 +15,10 @@ from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_
 from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.bootstrap.cli.arguments import Commands
+    from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.run import Run
 
 _HELP = """\
@@ -29,6 +32,7 @@ examples:
   python -m application train run.name=gpt2 model.path=./gpt2
   python -m application train --supervise run.name=long run.budget.steps=100000
   python -m application train --from-step 300 optimizer.learning_rate=1e-4   # again from there, with another rate
+  python -m application train --on ray distributed.workers='[2, 8]'   # as many as the cluster has room for
   python -m application train --json --quiet > result.json
 
 settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value in the environment, key.path=value.
@@ -51,6 +55,8 @@ def add_train(commands: Commands) -> None:
     text = "continue a run although its data have changed since it began"
     parser.add_argument("--accept-changed-data", action="store_true", help=text)
     parser.add_argument("--for-study", type=whole(1), metavar="PROCESS", help=argparse.SUPPRESS)
+    text = "train on the workers of a cluster: short for distributed.kind=ray"
+    parser.add_argument("--on", choices=("ray",), help=text)
     add_output(parser, shown="progress, no sample and no summary")
 
 
@@ -60,20 +66,19 @@ def train(options: argparse.Namespace) -> int:
         from holdfast.bootstrap.cli.supervise import supervise
 
         return supervise(options)
-    from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
-    from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
+    from holdfast.bootstrap.cli.begin_run import apply_start_options
     from holdfast.bootstrap.process.launcher_watch import stop_with_study
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import fitting, print_line, report_line
-    from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
-    from holdfast.bootstrap.run_folder.layout import RunLayout
     from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.settings_layers import load_settings
 
     configure_logging()
     set_library_defaults()
+    if options.on is not None:
+        options.settings = [f"distributed.kind={options.on}", *options.settings]
     stop_with_study(options.for_study)
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  only the first rank prints
@@ -82,18 +87,39 @@ def train(options: argparse.Namespace) -> int:
     run = build(settings, accept_changed_data=options.accept_changed_data, is_quiet=options.quiet)
     report = _print_nothing if options.quiet else report_line if options.json else print_line
     begin = partial(apply_start_options, options, settings, report)
-    if (num_processes := processes_to_start(settings)) > 1:
-        begin()
-        report(f"training in {num_processes} processes on this machine")
-        grace, sizes = settings.recovery.grace_seconds, RunLayout(run.directory).micro_batch
-        return launch_until_memory_fits(
-            resume_arguments(options), num_processes, sizes, report, module=module_called(), grace_seconds=grace
-        )
+    if (code := _train_elsewhere(run, options, begin, report)) is not None:
+        return code
     for note in resolved.notes:
         report(fitting(note))
     run.begin_with, run.origins = begin, resolved.chosen_origins
     run.awaits_verdicts = options.for_study is not None
     return _train_here(run, as_json=options.json, is_quiet=options.quiet)
+
+
+def _train_elsewhere(
+    run: Run, options: argparse.Namespace, begin: Callable[[], object], report: Callable[[str], object]
+) -> int | None:
+    """Train in other processes, if the settings say so, after ``begin``; return the exit code, None if they do not."""
+    from holdfast.bootstrap.cli.begin_run import resume_arguments
+    from holdfast.bootstrap.operations.train_on_ray import is_to_start_on_ray, train_on_ray
+    from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
+    from holdfast.bootstrap.process.program import module_called
+    from holdfast.bootstrap.process.signals import StoppedAtOnce
+    from holdfast.bootstrap.run_folder.layout import RunLayout
+
+    arguments, module = resume_arguments(options), module_called()
+    if (num_processes := processes_to_start(run.settings)) > 1:
+        begin()
+        report(f"training in {num_processes} processes on this machine")
+        grace, sizes = run.settings.recovery.grace_seconds, RunLayout(run.directory).micro_batch
+        return launch_until_memory_fits(arguments, num_processes, sizes, report, module=module, grace_seconds=grace)
+    if is_to_start_on_ray(run.settings):
+        begin()
+        try:
+            return train_on_ray(run.settings, arguments, run.directory, report, module=module)
+        except StoppedAtOnce as stop:
+            return _stopped_at_once(stop)
+    return None
 
 
 def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
@@ -125,9 +151,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
             print_line(json.dumps(mask(failure_of(run, error)), indent=1))
         raise
     except StoppedAtOnce as stop:
-        text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
-        print(fitting(text, sys.stderr), file=sys.stderr)
-        return code_of_signal(stop.number)
+        return _stopped_at_once(stop)
     if as_json or is_quiet:
         summarize(progress)
         return code_of_signal(run.stopped_by.signal)
@@ -135,6 +159,15 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
     print_line(fitting(f"stopped {saved}; the same command continues"))
     return code_of_signal(run.stopped_by.signal)
+
+
+def _stopped_at_once(stop: StoppedAtOnce) -> int:
+    """Print how a run that a signal ended without a save goes on; return the exit code."""
+    from holdfast.bootstrap.process.printing import fitting
+
+    text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
+    print(fitting(text, sys.stderr), file=sys.stderr)
+    return code_of_signal(stop.number)
 
 
 def _print_nothing(_: str) -> None:

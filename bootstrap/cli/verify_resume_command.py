@@ -48,9 +48,10 @@ def add_verify_resume(commands: Commands) -> None:
 
 def verify_resume(options: argparse.Namespace) -> int:
     """Print whether a run with these settings resumes exactly; return the exit code."""
+    from holdfast.bootstrap.process.child_run import ChildFailedError
     from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.signals import StoppedAtOnce
-    from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume
+    from holdfast.bootstrap.verification.resume import VerifyResume
     from holdfast.configs.settings_layers import load_settings
 
     resolved = load_settings(options.config, options.settings, os.environ)

@@ -4,83 +4,92 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
-from holdfast.application.data.pretokenize import Prepared, PrepareTokens
 from holdfast.application.data.rejected_records import RULE
+from holdfast.bootstrap.operations.open_preparation import open_preparation
 from holdfast.bootstrap.process.progress_bar import ProgressBar
-from holdfast.bootstrap.run_folder.folder import read_record, tokenizer_before
-from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_tokenizer
-from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
-from holdfast.bootstrap.wiring.data_identity import known_data
-from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
-from holdfast.bootstrap.wiring.record_files import rejections_of
-from holdfast.bootstrap.wiring.reference_model import compute_reference, hold_to_reference, reference_column
 from holdfast.bootstrap.wiring.screen import phases_shown
-from holdfast.bootstrap.wiring.step_sizes import with_sizes
-from holdfast.configs.secret_masking import mask, mask_text
+from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.counting import counted
-from holdfast.domain.data.profile import ProfileBuilder
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.data.work_part import WHOLE
+from holdfast.domain.errors import RestartNeeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.application.data.rejected_records import RejectedRecords
-    from holdfast.application.data.text_reader import TextReader
-    from holdfast.bootstrap.wiring.open_lineage import Lineage
-    from holdfast.bootstrap.wiring.run_parts import DataParts, RunData
+    from holdfast.application.data.pretokenize import Prepared
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.dataset_version import DatasetVersion
-    from holdfast.ports.token_cache import TokenCache
+    from holdfast.domain.data.work_part import WorkPart
 
 _MOST_SHOWN = 5
 
 
-def prepare_ahead(
-    settings: TrainSettings, *, is_quiet: bool = False
-) -> tuple[Path, Prepared, list[Mapping[str, object]], Sequence[DatasetVersion]]:
-    """Fill the token cache for a run of ``settings``; return its path, its content, rejected records and versions.
+@dataclass(frozen=True, slots=True)
+class PreparedAhead:
+    """What `prepare` has made: the ``folder`` of the tokens, and of its part ``prepared`` and ``rejected`` records.
 
-    Shows a progress bar and notes on standard error, unless ``is_quiet``. After a kill, another call continues from the
-    same point. Raises ``ConfigurationError`` if the data are tokens already.
+    ``num_missing`` of ``num_shards`` shards, those of other parts included, are not there yet. ``versions`` are those
+    of the data, none as long as shards are missing.
     """
-    if form_of(settings.data) == "tokens":
-        msg = "data.kind=tokens is prepared already: train on it as it is"
-        raise ConfigurationError(msg)
+
+    folder: Path
+    prepared: Prepared
+    rejected: Sequence[Mapping[str, object]]
+    versions: Sequence[DatasetVersion]
+    num_missing: int
+    num_shards: int
+
+
+def prepare_ahead(settings: TrainSettings, *, is_quiet: bool = False, part: WorkPart = WHOLE) -> PreparedAhead:
+    """Fill the token cache for a run of ``settings``, or make only the shards of ``part``.
+
+    The process that makes the last shard also records the versions of the data, and computes the log-probabilities of a
+    reference model if the data are preferences. Shows a progress bar and notes on standard error, unless ``is_quiet``.
+    After a kill, another call continues from the same point. Raises ``ConfigurationError`` if the data are tokens
+    already, and ``RestartNeeded`` if a part has to wait for others.
+    """
     rejected: list[Mapping[str, object]] = []
-    rejections = rejections_of(settings.data, lambda record: rejected.append(mask(dict(record))))
-    folder, report = settings.run.directory, _report_nothing if is_quiet else _report
-    record = read_record(folder) if RunLayout(folder).record.exists() else {}
-    settings = with_sizes(with_former_tokenizer(settings, tokenizer_before(folder)), {}, _choose_anew)
-    known = known_data(record)
-    given = {"rejections": rejections, "places": {} if known is None else known.first_places}
+    report = _report_nothing if is_quiet else _report
     with phases_shown(is_quiet=is_quiet) as show:
-        container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
-        parts: DataParts = container.data_parts()
-        container.late_data().set(_divided_as_in_the_run(record, parts))
-        show("preparing the tokenizer")
-        check_description(parts.factory, settings, is_new=not record)
-        check_tokenizer(container.run_tokenizer(), parts.factory, settings, is_new=not record)
-        readers, datasets = container.all_readers(), container.datasets()
-    lineage: Lineage = container.lineage()
-    with closing(lineage), lineage.preparing(readers):
-        caches = [container.token_cache(datasets.name_of(reader)) for reader in readers]
+        opened = open_preparation(settings, rejected.append, report, show, part)
+    with closing(opened.lineage), opened.lineage.preparing(opened.readers):
         with ProgressBar("tokenizing", is_quiet=is_quiet) as bar:
-            prepared = _prepare(readers, caches, rejections, settings.data.workers or usable_cpus(), bar)
-        if holds_pairs(settings.data):
+            prepared = opened.make(part, bar.show)
+        num_missing, num_shards = opened.num_missing()
+        if not num_missing:
+            if part != WHOLE:  # this was the last one, so now all of them can be judged together
+                rejected.clear()
+                prepared = opened.make()
             with phases_shown(is_quiet=is_quiet) as show:
-                column = reference_column(container.model(), settings, container.hardware())
-                hold_to_reference(column, record, folder)
-                compute_reference(container.model_parts(), column, lambda: caches, report=report, show=show)
-        for reader in readers:
-            datasets.keep(reader)
-        lineage.versions.keep(readers, caches, datasets)
-    return container.cache_folder(), Prepared.total(prepared), rejected, lineage.versions.used
+                opened.finish(show)
+    versions = opened.lineage.versions.used
+    return PreparedAhead(opened.folder, prepared, rejected, versions, num_missing, num_shards)
+
+
+def finish_preparation(settings: TrainSettings, *, is_quiet: bool = False) -> PreparedAhead:
+    """Do what the last of several parts does, without making any shard.
+
+    Raises ``RestartNeeded`` if shards are missing.
+    """
+    rejected: list[Mapping[str, object]] = []
+    report = _report_nothing if is_quiet else _report
+    with phases_shown(is_quiet=is_quiet) as show:
+        opened = open_preparation(settings, rejected.append, report, show)
+        num_missing, num_shards = opened.num_missing()
+        if num_missing:
+            msg = (
+                f"{num_missing:,} of {num_shards:,} shards are missing: run the parts that make them, then this "
+                "command again; prepare without --finish makes them here"
+            )
+            raise RestartNeeded(msg)
+        with closing(opened.lineage), opened.lineage.preparing(opened.readers):
+            prepared = opened.make()
+            opened.finish(show)
+    return PreparedAhead(opened.folder, prepared, rejected, opened.lineage.versions.used, 0, num_shards)
 
 
 def left_out_lines(prepared: Prepared, rejected: Sequence[Mapping[str, object]]) -> list[str]:
@@ -105,35 +114,6 @@ def place_of(record: Mapping[str, object]) -> str:
 
 def _most_first(counted_reason: tuple[str, int]) -> tuple[int, str]:
     return -counted_reason[1], counted_reason[0]
-
-
-def _prepare(
-    readers: Sequence[TextReader],
-    caches: Sequence[TokenCache],
-    rejections: RejectedRecords,
-    workers: int,
-    bar: ProgressBar,
-) -> list[Prepared]:
-    """Tokenize all that is missing from the caches of ``readers``, shown by ``bar``, and check that it stayed."""
-    preparations = [
-        PrepareTokens(reader, cache, rejections, progress=bar.show, workers=workers, new_profile=ProfileBuilder)
-        for reader, cache in zip(readers, caches, strict=True)
-    ]
-    prepared = [preparation.run() for preparation in preparations]
-    for preparation in preparations:
-        preparation.check()  # the cache may have evicted earlier tokens to make room for later ones
-    return prepared
-
-
-def _choose_anew(_name: str, value: str, _reason: str) -> str:
-    return value
-
-
-def _divided_as_in_the_run(record: Mapping[str, Any], parts: DataParts) -> RunData:
-    """Return the data as the run itself will read them: files that were added since it began are separate parts."""
-    if (known := known_data(record)) is None:
-        return parts.found
-    return divide_ahead(record, known, parts.found, grows=may_grow(parts.settings, parts.mode))
 
 
 def _report(line: str) -> None:

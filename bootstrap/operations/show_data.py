@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.application.data.shown_rows import shown_rows
 from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.packing import place_rows
@@ -47,7 +47,7 @@ def rows_of_data(
     if not documents:
         raise DataError(no_text([unit.name for reader in readers for unit in reader.source.units()]))
     ids, masks = zip(*documents, strict=True)
-    places = place_rows(ids, packing, masks, holds_pairs=settings.data.task == "preference")[:num_rows]
+    places = place_rows(ids, packing, masks, holds_pairs=holds_pairs(settings.data))[:num_rows]
     if not places:
         msg = f"the first documents are all longer than data.sequence_length, which is {length}: raise it"
         raise DataError(msg)

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ def tune_on_ray(arguments: Sequence[str], num_tasks: int, report: Callable[[str]
     cluster ends the tasks.
     """
     try:
-        import ray
+        ray: Any = import_module("ray")
     except ImportError as error:
         raise ConfigurationError(MISSING) from error
     ray.init(log_to_driver=False, include_dashboard=False, ignore_reinit_error=True)

@@ -157,7 +157,7 @@ class TuneStudy:
 
     def _check(self, space: SearchSpace) -> None:
         tune, data, evaluation = self.settings.tune, self.settings.data, self.settings.evaluation
-        check_metric(space, tune.metric)
+        check_metric(space, tune.metric, data.task)
         search_rules(tune)
         if self._request.trials is None and self._request.tokens is None:
             msg = "the study has no end: give --trials or --tokens"

@@ -61,6 +61,11 @@ _STOPPED = {code_of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, 
 _FINAL = {ExitCode.FINISHED, ExitCode.CONFIGURATION, ExitCode.DATA, *_STOPPED}
 
 
+def final_codes() -> frozenset[int]:
+    """Return the exit codes of a run after which a new start is of no use, or was not wanted."""
+    return frozenset(map(int, _FINAL))
+
+
 def ending_of(code: int) -> Ending:
     """Return the meaning of the exit ``code`` of a run for its restart."""
     if code == ExitCode.RESTART_NEEDED:

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_child, code_of_signal, ending_of
-from holdfast.bootstrap.process.signals import stopping_signals
+from holdfast.bootstrap.process.signals import keeping_handlers, stopping_signals
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.distributed import AutoDistributedSettings
 from holdfast.domain.fault_tolerance.restart_policy import Ending
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     from holdfast.configs.settings import TrainSettings
 
-_RUN_ID = "holdfast.launcher."
+RUN_ID = "holdfast.launcher."
+"""The beginning of the run's id that a rank gets from our launchers; their process ID follows."""
 _SECOND_GPU = Path("/dev/nvidia1")
 
 
@@ -33,8 +35,14 @@ def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int
 
     ``launch`` passes its process ID in the run's id; any other launcher is the parent.
     """
-    match = re.fullmatch(re.escape(_RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
-    return int(match[1]) if match else parent
+    own = own_launcher(environment)
+    return parent if own is None else own
+
+
+def own_launcher(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the process ID of the command that started this process as one rank of a run; None for other launchers."""
+    match = re.fullmatch(re.escape(RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
+    return int(match[1]) if match else None
 
 
 def processes_to_start(settings: TrainSettings) -> int:
@@ -88,12 +96,9 @@ def launch(
 
     A signal is passed on to the processes, which then have ``grace_seconds`` to end.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process reports its own error
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // num_processes)))
+    share_processors(num_processes)
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(grace_seconds))
     config = LaunchConfig(
         min_nodes=1,
@@ -101,13 +106,40 @@ def launch(
         nproc_per_node=num_processes,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        run_id=f"{_RUN_ID}{os.getpid()}",
+        run_id=f"{RUN_ID}{os.getpid()}",
         max_restarts=0,
         monitor_interval=0.2,
-        signals_to_handle=",".join([*(number.name for number in stopping_signals()), "SIGQUIT"]),
+        signals_to_handle=names_passed_on(),
     )
+    return code_of_processes(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
+
+
+def share_processors(num_processes: int) -> None:
+    """Give each of ``num_processes`` on this machine its share of the processors for threads, unless a user did."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // num_processes)))
+
+
+def names_passed_on() -> str:
+    """Return the names of the signals that torchrun passes on to its processes, with commas between them."""
+    return ",".join(number.name for number in _passed_on())
+
+
+def _passed_on() -> tuple[signal.Signals, ...]:
+    return (*stopping_signals(), signal.SIGQUIT)
+
+
+def code_of_processes(start: Callable[[], object]) -> int:
+    """Return the exit code of the processes that ``start`` starts by torchrun and awaits.
+
+    It is that of the process that failed first; of a signal that torchrun passed on, that of the signal.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process reports its own error
     try:
-        elastic_launch(config, sys.executable)("-m", module, *arguments)
+        with keeping_handlers(_passed_on()):  # torchrun replaces them, and this program may go on
+            start()
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values() if failure.exitcode]
         # codes above 1 are more specific than the 1 of the processes that failed after it

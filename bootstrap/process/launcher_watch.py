@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.process.exit_codes import code_of_signal
-from holdfast.bootstrap.process.launch import launcher_of
+from holdfast.bootstrap.process.launch import launcher_of, own_launcher
 from holdfast.bootstrap.wiring.process_group import is_launched
 
 if TYPE_CHECKING:
@@ -34,11 +34,10 @@ def ending_with_launcher(
     Nothing else would end it. ``request_stop`` is called first, as by SIGTERM; it returns whether there is a run to
     stop. ``end`` ends the process if it is still in the block after ``grace_seconds``, or 5 seconds without a run.
     """
-    if not is_launched():
+    if not is_launched() and own_launcher() is None:
         yield
         return
-    has_left = threading.Event()
-    expected = launcher_of(parent_of())
+    has_left, expected = threading.Event(), launcher_of(parent_of())
 
     def watch() -> None:
         while parent_of() == expected:
@@ -56,12 +55,13 @@ def ending_with_launcher(
             end(code_of_signal(signal.SIGTERM))
 
     thread = threading.Thread(target=watch, name="launcher watch", daemon=True)
-    thread.start()
     try:
+        thread.start()  # it may end this block by a signal at once
         yield
     finally:
         has_left.set()
-        thread.join()
+        if thread.is_alive():
+            thread.join()
 
 
 def end_with_parent(parent: int) -> None:

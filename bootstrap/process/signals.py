@@ -6,27 +6,31 @@ import errno
 import os
 import signal
 import termios
+import time
 from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, final
 
 from holdfast.bootstrap.process.exit_codes import code_of_signal
+from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.domain.errors import LeaveAtOnce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
-_WARNING = signal.SIGUSR1  # Slurm's, ahead of the SIGTERM that it announces
+WARNING = signal.SIGUSR1
+"""Slurm's signal ahead of the SIGTERM that it announces."""
 _HANG_UP = signal.SIGHUP  # of the terminal: the kernel and the shell each send one, and systemd one beside SIGTERM
-MILD = frozenset({_WARNING, _HANG_UP})
+MILD = frozenset({WARNING, _HANG_UP})
 """Signals that may come before or after another signal: they begin no grace period and do not count as a second one."""
 _PATIENCE_SECONDS = 0.3
 _CLOSE_SECONDS = 2.0
+_COPY_SECONDS = 1.0
 _SAVING = {
     signal.SIGINT: "saving after this step; press Ctrl-C again to stop now",
     signal.SIGTERM: "saving after this step; a second SIGTERM stops now",
-    _WARNING: "saving after this step",
+    WARNING: "saving after this step",
     _HANG_UP: "saving after this step",
 }
 
@@ -50,17 +54,19 @@ def stopping_on_signals(
 
     ``request_stop`` only queues a command and returns True, or False if there is nothing to stop yet. Raises
     ``StoppedAtOnce`` in that case and on a second signal. A signal in ``MILD`` may accompany another one: it does not
-    count as a first or a second signal. Only for the main thread, as Python delivers signals only there.
+    count as a first or a second signal. Neither does the copy that a launcher passes on, within a second, of a signal
+    that a scheduler has sent to all processes. Only for the main thread, as Python delivers signals only there.
     ``acknowledge`` gets a sentence at once, in a separate thread, even while a library keeps the main thread from
     running any handler. ``will_save`` returns whether there is a run that will save.
     """
-    is_stopping = False
+    is_stopping, copies = False, _Copies(is_possible=is_launched())
 
     def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal is_stopping
         if number == _HANG_UP:
             leave_lost_terminal()
-        if is_stopping and number in MILD:
+        is_copy = copies.has(number)
+        if is_stopping and (number in MILD or is_copy):
             return
         if is_stopping or not request_stop(f"received {signal.Signals(number).name}", number):
             answers.is_leaving.set()
@@ -97,10 +103,22 @@ def exiting_on_termination() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+@contextmanager
+def keeping_handlers(numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Give the signals ``numbers`` their handlers back after the block; only the main thread can replace them."""
+    is_main = current_thread() is main_thread()
+    previous = {number: signal.getsignal(number) for number in numbers} if is_main else {}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def stopping_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that stop a run: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless it is ignored (``nohup``)."""
     is_ignored = signal.getsignal(_HANG_UP) == signal.SIG_IGN
-    return (signal.SIGINT, signal.SIGTERM, _WARNING, *(() if is_ignored else (_HANG_UP,)))
+    return (signal.SIGINT, signal.SIGTERM, WARNING, *(() if is_ignored else (_HANG_UP,)))
 
 
 def leave_lost_terminal() -> None:
@@ -113,6 +131,21 @@ def leave_lost_terminal() -> None:
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nowhere, descriptor)
                 os.close(nowhere)
+
+
+@final
+class _Copies:
+    """Recognizes the copy of a signal that follows it at once: Slurm signals all processes, and so does torchrun."""
+
+    def __init__(self, *, is_possible: bool) -> None:
+        self._is_possible = is_possible
+        self._last: tuple[int, float] | None = None
+
+    def has(self, number: int) -> bool:
+        """Return whether the signal ``number`` that has come is a copy of the last one."""
+        now, last = time.monotonic(), self._last
+        self._last = (number, now)
+        return self._is_possible and last is not None and number == last[0] and now - last[1] < _COPY_SECONDS
 
 
 @final
@@ -142,10 +175,13 @@ class _Answers:
                 os.close(reader)
 
     def _listen(self, reader: int) -> None:
-        is_stopping, heard = False, stopping_signals()
+        is_stopping, heard, copies = False, stopping_signals(), _Copies(is_possible=is_launched())
         while byte := os.read(reader, 1):
             number = byte[0]
-            if number not in heard or (is_stopping and number in MILD):
+            if number not in heard:
+                continue
+            is_copy = copies.has(number)
+            if is_stopping and (number in MILD or is_copy):
                 continue
             if not is_stopping and self._will_save():
                 self._report(number, _SAVING[signal.Signals(number)])

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside
 from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.verification.comparison import first_steps
 from holdfast.bootstrap.verification.fault_catalog import DRILLS, Planned
-from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume, room_beside, start
+from holdfast.bootstrap.verification.resume import PREFIX, VerifyResume, start
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError, StateError
 
@@ -102,7 +103,7 @@ class Drills:
         sizes = proof.settings.run.cache_directory / "micro-batch"
         with (
             stopping_on_signals(lambda _reason, _number: False),
-            room_beside(proof.settings, keep=keep) as room,
+            room_beside(proof.settings.run.directory, PREFIX, keep=keep) as room,
         ):
             undisturbed = proof.short_run(room / "undisturbed")
             report_line(f"{undisturbed.steps} steps without interruption")

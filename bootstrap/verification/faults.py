@@ -133,5 +133,5 @@ def faults_of(planned: Sequence[Planned], marker: Callable[[int], Path]) -> dict
     return {
         "trainable": Around(lambda trainable: FaultyTrainable(trainable, hooks)),
         "state_store": Around(lambda store: FaultyStateStore(store, hooks)),
-        "batch_stream": Around(lambda stream: FaultyStream(stream, hooks)),
+        "trained_stream": Around(lambda stream: FaultyStream(stream, hooks)),
     }

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
-import tempfile
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-import psutil
-
-from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.application.inbox import Inbox
-from holdfast.bootstrap.process.exit_codes import code_of_child
+from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside, run_in_child
 from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run_folder.folder import read_record
@@ -36,20 +29,14 @@ from holdfast.domain.checkpoints.reproducibility import Reproducibility
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.state_store import StateStore
 
 FEWEST_STEPS = 3
-
-
-class ChildFailedError(Exception):
-    """The failure of one of the runs with the exit code ``code``; the run itself has printed the reason."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
+PREFIX = ".verify-resume-"
+"""The beginning of the name of a folder for the runs."""
 
 
 @final
@@ -68,7 +55,10 @@ class VerifyResume:
         Raises ``ConfigurationError`` for settings that cannot be tried, ``ChildFailedError`` if one of the runs failed.
         """
         self.check()
-        with stopping_on_signals(lambda _reason, _number: False), room_beside(self.settings, keep=keep) as room:
+        with (
+            stopping_on_signals(lambda _reason, _number: False),
+            room_beside(self.settings.run.directory, PREFIX, keep=keep) as room,
+        ):
             undisturbed = self.short_run(room / "undisturbed")
             report_line(f"1 of 3: {undisturbed.steps} steps without interruption")
             _train(undisturbed)
@@ -140,27 +130,6 @@ class VerifyResume:
         )
 
 
-@contextmanager
-def room_beside(settings: TrainSettings, *, keep: bool) -> Iterator[Path]:
-    """Give a new folder beside the run folder of ``settings``, deleted after the block unless ``keep``.
-
-    Raises ``StateError`` if it cannot be created.
-    """
-    parent = next(folder for folder in settings.run.directory.absolute().parents if folder.is_dir())
-    try:
-        room = Path(tempfile.mkdtemp(prefix=".verify-resume-", dir=parent))
-    except OSError as error:
-        msg = f"{parent} cannot be written, {explain(error)}: name another run.dir"
-        raise StateError(msg) from error
-    try:
-        yield room
-    finally:
-        if keep:
-            report_line(f"kept: {room}")
-        else:
-            shutil.rmtree(room, ignore_errors=True)
-
-
 def _train(run: ShortRun) -> None:
     """Do ``run`` in a new process, as ``train`` would; raises ``ChildFailedError`` if it fails."""
     code, log = start(run)
@@ -171,28 +140,4 @@ def _train(run: ShortRun) -> None:
 
 def start(run: ShortRun) -> tuple[int, str]:
     """Run ``run`` in a new process; return its exit code, as a shell reports it, and its standard error."""
-    log = Path(run.folder).with_name("log")
-    command = [sys.executable, "-m", MODULE, run.to_argument()]
-    with log.open("wb") as errors:
-        # in a session of its own: a terminal's Ctrl-C reaches only this process, which ends the others
-        process = subprocess.Popen(  # noqa: S603  this very program
-            command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=errors, start_new_session=True
-        )
-        try:
-            code = process.wait()
-        finally:
-            _end(process)
-    return code_of_child(code), log.read_text(encoding="utf-8", errors="replace")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the remaining processes of a run and its ranks."""
-    try:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for member in family:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-    psutil.wait_procs(family, timeout=10)
-    process.wait()
+    return run_in_child([sys.executable, "-m", MODULE, run.to_argument()], Path(run.folder).with_name("log"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal
 from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.printing import report_line
@@ -20,7 +21,7 @@ from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.verification.drill import applying, compared, kept_as_it_was
 from holdfast.bootstrap.verification.fault_catalog import LEARNED, Planned, draw
-from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume, room_beside, start
+from holdfast.bootstrap.verification.resume import PREFIX, VerifyResume, start
 from holdfast.bootstrap.verification.short_run import MODULE
 from holdfast.bootstrap.wiring.goodput_accounting import goodput_of, sentence_of
 from holdfast.domain.counting import counted
@@ -91,7 +92,7 @@ class Soak:
         sizes = settings.run.cache_directory / "micro-batch"
         with (
             stopping_on_signals(lambda _reason, _number: False),
-            room_beside(settings, keep=keep) as room,
+            room_beside(settings.run.directory, PREFIX, keep=keep) as room,
             kept_as_it_was(sizes),
         ):
             disturbed = self._disturbed(room / "disturbed", names)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.bootstrap.wiring.build_model import network_of
+from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.bootstrap.wiring.step_sizes import LENGTH, ROWS
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.rendering import dump_settings
@@ -35,7 +36,7 @@ def _facts(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> Iterato
     rows_a_step, length = settings.optimizer.num_rows, settings.data.row_length
     yield "run", str(parts.host.directory)
     yield "model", f"{_kind(settings)}, {counted(hardware.num_parameters, 'parameter')}{_trained(parts)}"
-    processes = "" if size == 1 else f", {size} processes"
+    processes = "" if size == 1 else f", {mesh_of(settings.distributed, size)} processes"
     yield "device", f"{hardware.device}, {hardware.precision}{processes}"
     tokens = rows_a_step * length
     rows = counted(parts.micro_batch, "row")
@@ -86,7 +87,7 @@ def _trained(parts: RunParts) -> str:
     if network is None:
         return ""
     trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
-    whole = parts.model.trainable.hardware.num_parameters
+    whole = sum(parameter.numel() for parameter in network.parameters())  # of this rank's stages in a pipeline
     return f" ({trained:,} of them trained)" if 0 < trained < whole else ""
 
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.application.training.end_ids import end_ids
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import has_methods, load_plugin, make_plugin
+from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.configs.sections.distributed import MeshSettings, mesh_settings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings
 from holdfast.configs.sections.schedule import SCHEDULES
 from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import LOSSES
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.budget import Budget
     from holdfast.domain.training.lr_schedule import Schedule
     from holdfast.ports.model_factory import Model, ModelFactory
+    from holdfast.ports.optimizer import Optimizer
     from holdfast.ports.tokenizer import Tokenizer
 
 
@@ -50,15 +54,19 @@ def build_model(
     tokenizer: Tokenizer,
     settings: TrainSettings,
     packing: Packing,
+    optimizer: Optimizer[Model],
     *,
     report: Callable[[str], object],
     show: ShowPhase = show_nothing,
 ) -> Model:
     """Return the model of a run, with its loss; raises ``ConfigurationError`` if it cannot do what the settings ask.
 
-    Limits that do not prevent training are reported, and ``show`` gets the progress of loading weights.
+    Limits that do not prevent training are reported, and ``show`` gets the progress of loading weights. If several
+    processes divide the model, ``optimizer`` places the weights, so that each process has only its part of them.
     """
     seed = settings.run.seed
+    if _divides_weights(settings) and _places_weights(optimizer):
+        factory.defer_weights()
     with _loading_shown(settings, show):
         model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
     add_adapters(model, settings)
@@ -77,6 +85,25 @@ def build_model(
     for note in getattr(model, "notes", ()):
         report(note)
     return model
+
+
+def _divides_weights(settings: TrainSettings) -> bool:
+    """Return whether each process is to have only its part of the weights, and none needs all of them before.
+
+    Adapters, 8-bit layers and the fingerprint of a reference model are made from all weights.
+    """
+    chosen = settings.optimizer
+    if not is_launched() or not isinstance(chosen, AccelerateOptimizerSettings) or chosen.precision == "fp8":
+        return False
+    is_whole = chosen.sharding == "ddp" and mesh_settings(settings.distributed) == MeshSettings()
+    return not is_whole and settings.model.lora is None and settings.data.task != "preference"
+
+
+def _places_weights(optimizer: object) -> bool:
+    """Return whether ``optimizer`` places the weights of a model that was built without them; a host's own may not."""
+    from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+
+    return isinstance(optimizer, AccelerateOptimizer)
 
 
 def prefer(model: object, settings: TrainSettings) -> None:

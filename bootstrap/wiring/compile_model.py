@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import is_launched
+from holdfast.configs.sections.distributed import MeshSettings, mesh_settings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
 from holdfast.domain.errors import ConfigurationError
 
@@ -102,6 +103,8 @@ def _untried(model: object, settings: TrainSettings, hardware: Mapping[str, str]
         return "by default only deterministic runs are compiled on a CPU"
     if settings.model.lora is not None:
         return "adapters are not compiled by default"
+    if mesh_settings(settings.distributed) != MeshSettings():
+        return "models on a mesh are not compiled"
     network = network_of(model)
     if getattr(getattr(network, "config", None), "model_type", None) not in _TRIED:
         return f"by default only models of {', '.join(sorted(_TRIED))} are compiled"

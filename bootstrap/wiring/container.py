@@ -16,6 +16,7 @@ from holdfast.application.data.feed import Feed
 from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
+from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import StepEngine
@@ -41,7 +42,7 @@ from holdfast.bootstrap.wiring.late_value import LateValue, late_or, late_or_mad
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.open_ledger import open_ledger
 from holdfast.bootstrap.wiring.open_lineage import Lineage
-from holdfast.bootstrap.wiring.process_group import open_group
+from holdfast.bootstrap.wiring.process_group import mesh_of, open_group
 from holdfast.bootstrap.wiring.record_files import rejections_of
 from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure
 from holdfast.bootstrap.wiring.resume_conditions import conditions
@@ -63,6 +64,7 @@ from holdfast.configs.settings import TrainSettings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.tiers import phase_at
 from holdfast.domain.data.sample_order import RankShard
+from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.micro_batch import max_micro_batch
@@ -97,12 +99,16 @@ class Container(containers.DeclarativeContainer):
     process_group = providers.Selector(
         settings.provided.distributed.kind,
         auto=providers.Singleton(open_group, settings.provided.distributed.timeout_seconds),
+        ray=providers.Singleton(open_group, settings.provided.distributed.timeout_seconds),
         single=providers.Singleton(lazy("holdfast.adapters.process_group.single:SingleProcessGroup")),
         torch=providers.Singleton(
             lazy("holdfast.adapters.process_group.torch:TorchProcessGroup"),
             settings.provided.distributed.timeout_seconds,
         ),
     )
+    mesh = providers.Singleton(mesh_of, settings.provided.distributed, process_group.provided.size)
+    data_ranks = providers.Singleton(DataRanks, process_group, mesh)
+    work_part = providers.Object(WHOLE)
     places = providers.Object[Any]({})  # of the data, when the order of their files was chosen
     transforms = providers.Singleton(load_transforms, settings.provided.data)
     fields = providers.Singleton(fields_read, transforms, settings.provided.data)
@@ -135,7 +141,7 @@ class Container(containers.DeclarativeContainer):
         gpu=providers.Callable(gpu_of, hardware),
     )
     model_factory = model_factories(settings, hardware)
-    optimizer = optimizers(settings, hardware, report)
+    optimizer = optimizers(settings, hardware, mesh, report)
     inbox = providers.Singleton(Inbox)
     ledger = providers.Singleton(open_ledger, settings.provided.ledger, directory, report)
     record = providers.List()
@@ -201,12 +207,13 @@ class Container(containers.DeclarativeContainer):
         cache_folder,
         shard_encryption,
         progress=providers.Factory(partial, data.show_duplicates, show),
+        part=work_part,
     )
     readers = providers.Callable(data.first_readers, all_readers, _read_parts)
     packing = providers.Singleton(data.choose_packing, settings.provided.data)
     excluded = providers.Singleton(exclusion_of, settings.provided.data)
     share = providers.Singleton(
-        RankShard, settings.provided.optimizer.batch_size, process_group.provided.rank, process_group.provided.size
+        RankShard, settings.provided.optimizer.batch_size, data_ranks.provided.rank, data_ranks.provided.size
     )
     datasets = providers.Singleton(datasets_in, cache_folder, settings.provided.data.cache, show)
     lineage = providers.Singleton(Lineage, settings, directory, cache_folder, report)
@@ -242,9 +249,10 @@ class Container(containers.DeclarativeContainer):
     )
     late_reference: providers.Singleton[LateValue[ReferenceColumn | None]] = providers.Singleton(LateValue, None)
     late_data_changes = providers.Singleton(LateValue, 0)
+    trained_stream = providers.Callable(data.trained_stream, batch_stream, late_reference.provided.get.call())
     feed = providers.Singleton(
         Feed,
-        providers.Callable(data.trained_stream, batch_stream, late_reference.provided.get.call()),
+        trained_stream,
         prefetch=providers.Callable(
             data.prefetch_depth, settings.provided.data, settings.provided.optimizer.batch_size
         ),
@@ -252,19 +260,11 @@ class Container(containers.DeclarativeContainer):
         rejections=rejections,
     )
     model = providers.Singleton(
-        training.build_model, model_factory, run_tokenizer, settings, packing, report=report, show=show
+        training.build_model, model_factory, run_tokenizer, settings, packing, optimizer, report=report, show=show
     )
     eval_packing = providers.Callable(training.held_out_packing, model, settings.provided.data)
     held_out = held_out_documents(
-        settings,
-        form,
-        readers,
-        token_files,
-        (tokens, late_reference),
-        holdout,
-        eval_packing,
-        excluded=excluded,
-        sources=mixture.provided.names,
+        settings, form, (readers, token_files, tokens), late_reference, (holdout, eval_packing), excluded, mixture
     )
     eval_sets = providers.Singleton(
         evaluation_sets, settings, fields, document_encoder, rejections, pipeline, eval_packing
@@ -275,7 +275,7 @@ class Container(containers.DeclarativeContainer):
         trainable,
         held_out,
         run_tokenizer.provided.token_bytes,
-        process_group,
+        data_ranks,
         sets=eval_sets,
         rule=providers.Singleton(training.preference_rule, settings),
         show=show,
@@ -289,7 +289,7 @@ class Container(containers.DeclarativeContainer):
             max_micro_batch,
             settings.provided.optimizer.num_rows,
             settings.provided.optimizer.fixed_micro_batch,
-            process_group.provided.size,
+            data_ranks.provided.size,
         ),
     )
     engine = providers.Singleton(StepEngine, trainable, micro_batch=micro_batch)
@@ -309,7 +309,7 @@ class Container(containers.DeclarativeContainer):
             conditions,
             settings,
             hardware,
-            share.provided.ranks,
+            mesh,
             micro_batch,
             late_data_changes.provided.get.call(),
         ),
@@ -325,7 +325,7 @@ class Container(containers.DeclarativeContainer):
         checkpoints=checkpoints,
         bus=event_bus,
         inbox=inbox,
-        group=process_group,
+        ranks=data_ranks,
     )
     train_run = providers.Singleton(TrainRun, plan, loop_parts)
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.ports.token_cache import TokenCache
     from holdfast.ports.token_source import TokenSource
 
-_TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
+TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
 MIXTURE_BLOCK = 1024
 UNGROWN = Growth()
@@ -73,10 +73,15 @@ def holds_pairs(data: FeedSettings) -> bool:
 
 
 def trained_stream(stream: BatchStream, reference: ReferenceColumn | None) -> BatchStream:
-    """Return ``stream``, with the log-probabilities of the reference model if they are known."""
+    """Return ``stream``, with the log-probabilities of the reference model if they are known.
+
+    Raises ``ConfigurationError`` if they are for another stream than that of the token cache.
+    """
     if reference is None:
         return stream
-    assert isinstance(stream, CachedBatches), "preferences are read from the token cache"
+    if not isinstance(stream, CachedBatches):
+        msg = "data.task=preference reads the token cache, but batch_stream was replaced: wrap trained_stream instead"
+        raise ConfigurationError(msg)
     return stream.with_reference(reference)
 
 
@@ -137,12 +142,12 @@ def choose_mode(
     """Return ``cache`` or ``stream``; the first choice for ``auto`` is kept, as the order of the data depends on it."""
     if form_of(data) == "tokens":
         return "cache"
-    if data.task == "preference":  # the reference log-probabilities are kept beside cached tokens
+    if holds_pairs(data):  # the reference log-probabilities are kept beside cached tokens
         return "cache"
     if data.mode != "auto":
         return data.mode
     sizes = [unit.size for unit in source.units()]
-    needed = int(sum(sizes) * _TOKENS_PER_BYTE * 4)
+    needed = int(sum(sizes) * TOKENS_PER_BYTE * 4)
     room = cache_budget(data, folder)
     if not all(sizes):
         return keep_choice("data.mode", "stream", "the size of the source is unknown")

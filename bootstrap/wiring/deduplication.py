@@ -11,6 +11,7 @@ from holdfast.application.data.document_keys import ExactKeys, FieldKeys, MinHas
 from holdfast.application.data.left_out import LeftOutByAny
 from holdfast.bootstrap.wiring.score_ranges import distinct_readers
 from holdfast.domain.data.shingles import choose_bands
+from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.application.data.text_reader import TextReader
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.dedup import DedupSettings
+    from holdfast.domain.data.work_part import WorkPart
 
 
 def leave_out_duplicates(
@@ -34,22 +36,24 @@ def leave_out_duplicates(
     encryption: ShardEncryption | None,
     *,
     progress: Callable[[int, int], object],
+    part: WorkPart = WHOLE,
 ) -> Sequence[TextReader]:
     """Return readers that leave out records with repeated values of unique fields, and duplicates of texts.
 
     ``mode`` is ``cache`` or ``stream``, ``folder`` and ``encryption`` are those of the token cache. Nothing is read
-    until the result is used. Raises ``ConfigurationError`` if the data cannot be deduplicated.
+    until the result is used; then this process computes the keys of its ``part`` of the units. Raises
+    ``ConfigurationError`` if the data cannot be deduplicated.
     """
     check_dedup(data, mode)
     distinct = distinct_readers(readers)
     if len(distinct) < len(readers):  # several ranges of the scores of one source
         prints = [reader.fingerprints for reader in distinct]
-        left = leave_out_duplicates(distinct, data, mode, folder, encryption, progress=progress)
+        left = leave_out_duplicates(distinct, data, mode, folder, encryption, progress=progress, part=part)
         return [left[prints.index(reader.fingerprints)] for reader in readers]
     store, workers = DuplicateFiles(folder, encryption), data.workers or usable_cpus()
 
     def search(among: Sequence[TextReader], keys: DocumentKeys) -> list[SourceDuplicates]:
-        return Duplicates(among, keys, store, progress=progress, workers=workers).left_out()
+        return Duplicates(among, keys, store, progress=progress, workers=workers, part=part).left_out()
 
     unique = () if data.validation is None else data.validation.unique_fields
     found: list[list[LeftOut]] = [[] for _ in readers]

@@ -20,20 +20,21 @@ if TYPE_CHECKING:
 def held_out_documents(
     settings: providers.Dependency[Any],
     form: providers.Provider[Any],
-    readers: providers.Provider[Any],
-    token_files: providers.Provider[Any],
-    pairs: tuple[providers.Provider[Any], providers.Provider[Any]],
-    holdout: providers.Provider[Any],
-    packing: providers.Provider[Any],
-    **content: providers.Provider[Any],
+    documents: tuple[providers.Provider[Any], ...],
+    reference: providers.Provider[Any],
+    choice: tuple[providers.Provider[Any], providers.Provider[Any]],
+    excluded: providers.Provider[Any],
+    mixture: providers.Provider[Any],
 ) -> providers.Singleton[HoldoutBatches]:
-    """Return the documents that a run holds out, of text or of tokens; ``content`` is as in ``HoldoutBatches``.
+    """Return the documents that a run holds out, of text, of pairs or of tokens.
 
-    ``pairs`` are the token caches and the late value of the reference log-probabilities, for preferences.
+    ``documents`` are readers of text, files of tokens, and token caches; ``reference`` is the late value of the column
+    of the reference model; ``choice`` are hold-out and packing.
     """
+    readers, token_files, caches = documents
+    holdout, packing = choice
     seed = settings.provided.run.seed
     numbers = providers.Callable(source_numbers, readers, settings.provided.data)
-    caches, reference = pairs
     records = providers.Selector(
         providers.Callable(_form_of_records, settings.provided.data),
         text=providers.Singleton(TextGroups, providers.Callable(distinct_readers, readers), holdout, seed, numbers),
@@ -47,7 +48,8 @@ def held_out_documents(
         holds_pairs=providers.Callable(holds_pairs, settings.provided.data),
         rows=settings.provided.evaluation.batch_size,
         max_tokens=settings.provided.evaluation.max_tokens,
-        **content,
+        excluded=excluded,
+        sources=mixture.provided.names,
     )
 
 

@@ -12,6 +12,7 @@ from holdfast.adapters.shared.files.micro_batch_record import MicroBatchRecord
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
+from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.bootstrap.wiring.reserve_host_memory import total_bytes
 from holdfast.bootstrap.wiring.resume_conditions import conditions
 from holdfast.configs.rendering import dump_settings
@@ -45,17 +46,16 @@ def begin_micro_batch(
     number uses the size of earlier runs of the same model, length, precision and device, or else searches for it.
     """
     settings, group = parts.settings, parts.process_group
+    data_ranks = mesh_of(settings.distributed, group.size).data_ranks
     key = _key(parts)
     of_run = MicroBatchRecord(RunLayout(folder.path).micro_batch, key, report)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     of_machine = MicroBatchRecord(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, report)
-    most = max_micro_batch(settings.optimizer.num_rows, settings.optimizer.fixed_micro_batch, group.size)
+    num_rows = settings.optimizer.num_rows
+    most = max_micro_batch(num_rows, settings.optimizer.fixed_micro_batch, data_ranks)
     known = _agreed(of_run, group)
-    policy = MicroBatchPolicy(
-        most,
-        max(1, settings.optimizer.num_rows // group.size),
-        grow_after=settings.resources.grow_after if group.size == 1 else 0,  # one rank's shortage restarts all
-    )
+    grow_after = settings.resources.grow_after if group.size == 1 else 0  # one rank's shortage restarts all
+    policy = MicroBatchPolicy(most, max(1, num_rows // data_ranks), grow_after=grow_after)
     reason = "more did not fit into memory before"
     if known is None and settings.optimizer.fixed_micro_batch is None:
         find = partial(_found, parts, policy, of_machine, is_compiled=is_compiled, show=show)
@@ -106,12 +106,13 @@ def _agreed(file: MicroBatchRecord, group: ProcessGroup) -> MicroBatchState | No
 
 def _key(parts: ModelParts) -> str:
     """Return the key of a size: all facts that the memory of a micro-batch depends on."""
-    settings, ranks = parts.settings, parts.process_group.size
+    settings = parts.settings
+    mesh = mesh_of(settings.distributed, parts.process_group.size)
     plain, hardware = dump_settings(settings), parts.trainable.hardware
-    # earlier versions had no balancing loss, whose memory is small
-    shape = {name: value for name, value in plain["model"].items() if name != "balancing_loss"}
+    # earlier versions had neither a balancing loss, whose memory is small, nor a size, which the other values include
+    shape = {name: value for name, value in plain["model"].items() if name not in ("balancing_loss", "size")}
     model = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:8]
-    found = conditions(settings, parts.hardware, ranks, 0)
+    found = conditions(settings, parts.hardware, mesh, 0)
     memory = f"{total_bytes() >> 30} GiB" if hardware.device == "cpu" else ""
     return ", ".join(
         [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.application.resources.micro_batch_search import try_sizes
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import shown_size
 from holdfast.domain.training.memory_estimate import EngineSetup, Training, estimate_memory
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.device.memory_gauge import GpuGauge, HostGauge
     from holdfast.bootstrap.wiring.run_parts import ModelParts
+    from holdfast.domain.training.memory_estimate import MemoryEstimate
+    from holdfast.domain.training.parallel_mesh import ParallelMesh
 
 _SMALL = 0.1  # of the free memory: below it no trial is needed
 
@@ -61,35 +64,65 @@ def _by_formula(sizes: Sequence[int], needs: Callable[[int], float] | None, room
     return SizeChoice(rows, f"by the formula of docs/memory.md: {shown_size(needs(rows))} of {shown_size(room)}")
 
 
+def memory_of(parts: ModelParts, rows: int, *, accumulates: bool) -> MemoryEstimate | None:
+    """Return the memory of training with micro-batches of ``rows``, by the formula; None for an unknown model.
+
+    ``accumulates`` says that an update has several micro-batches. A budget for activations counts as none.
+    """
+    policy = parts.settings.model.gradient_checkpointing
+    every = 1 if policy == "full" else int(policy.removeprefix("every:")) if policy.startswith("every:") else 0
+    formula = _estimates(parts, accumulates=accumulates, checkpoint_every=every)
+    return None if formula is None else formula(rows)
+
+
 def _formula(parts: ModelParts) -> Callable[[int], float] | None:
     """Return a function from a number of rows to their bytes, without weights and optimizer; None if unknown."""
-    settings, ranks, model = parts.settings, parts.process_group.size, parts.model
+    formula = _estimates(parts, accumulates=True)
+    if formula is None:
+        return None
+    keeps_buffers = parts.settings.optimizer.kind == "deepspeed"
+
+    def needs(rows: int) -> float:
+        estimate = formula(rows)
+        there = estimate.weights + estimate.optimizer + (estimate.buffers if keeps_buffers else 0)
+        return estimate.peak - there
+
+    return needs
+
+
+def _estimates(
+    parts: ModelParts, *, accumulates: bool, checkpoint_every: int = 0
+) -> Callable[[int], MemoryEstimate] | None:
+    """Return a function from a number of rows to the memory of training; None if the model is unknown."""
+    settings, model = parts.settings, parts.model
+    mesh = mesh_of(settings.distributed, parts.process_group.size)
     packing = settings.data.packing
     try:
         shape = lazy("holdfast.adapters.shared.modeling.activation_checkpointing:shape_of")(model.network)
     except (ConfigurationError, AttributeError):
         return None
 
-    def needs(rows: int) -> float:
+    def estimate(rows: int) -> MemoryEstimate:
         training = Training(
             rows=rows,
             length=settings.data.row_length,
-            engine=_engine(settings.optimizer, ranks),
+            engine=_engine(settings.optimizer, mesh),
             precision="fp32" if parts.hardware["optimizer.precision"] == "fp32" else "bf16",
+            checkpoint_every=checkpoint_every,
             is_loss_chunked=settings.model.loss != "plain",
-            accumulates=True,
+            accumulates=accumulates,
             is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
         )
-        estimate = estimate_memory(shape, training)
-        there = estimate.weights + estimate.optimizer + (estimate.buffers if training.engine.kind == "zero" else 0)
-        return estimate.peak - there
+        return estimate_memory(shape, training)
 
-    return needs
+    return estimate
 
 
-def _engine(optimizer: Any, ranks: int) -> EngineSetup:
+def _engine(optimizer: Any, mesh: ParallelMesh) -> EngineSetup:
+    ranks = mesh.num_ranks // mesh.replicate
     if optimizer.kind == "deepspeed":
         return EngineSetup("zero", ranks, stage=optimizer.stage or 2)
     if ranks == 1:
         return EngineSetup()
-    return EngineSetup("fsdp2" if optimizer.sharding == "fsdp2" else "ddp", ranks)
+    is_sharded = optimizer.sharding == "fsdp2" or mesh.peers > 1
+    return EngineSetup("fsdp2" if is_sharded else "ddp", ranks)

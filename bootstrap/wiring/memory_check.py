@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, TorchOptimizerSettings
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.training.memory_estimate import FP32
+from holdfast.domain.training.memory_estimate import FP32, EngineSetup, Training, estimate_memory
 from holdfast.domain.training.memory_fit import MemoryPlan, SizedModel, refusal, warning
 from holdfast.domain.training.parameter_count import fewest_parameters
 
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.memory_estimate import MemoryEstimate
     from holdfast.domain.training.memory_fit import MemoryCapacity
     from holdfast.ports.model_factory import Model as AnyModel
     from holdfast.ports.model_factory import ModelFactory
     from holdfast.ports.tokenizer import Tokenizer
 
-_OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "lion": 4, "adamw_8bit": 2}
+OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "lion": 4, "adamw_8bit": 2}
+"""The bytes of optimizer state for each trained parameter, by the algorithm."""
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 _LARGEST_CONFIG = 1 << 20
 _ID_BYTES = 8  # of a token in a batch
@@ -42,7 +45,7 @@ def refuse_from_settings(settings: TrainSettings, num_ranks: int, *, is_from_out
     program provides the model or its optimizer, whose memory cannot be counted here.
     """
     _refuse_batch(settings, num_ranks)
-    model = _described(settings)
+    model = described_model(settings)
     if model is None or is_from_outside:
         return None
     device = settings.optimizer.device
@@ -62,7 +65,8 @@ def refuse_counted(
     is_from_outside: bool = False,
 ) -> str | None:
     """Check as ``refuse_from_settings`` does, for a model whose size is not in the settings, before it is built."""
-    is_known_already = _described(settings) is not None or not isinstance(settings.optimizer, TorchOptimizerSettings)
+    is_of_torch = isinstance(settings.optimizer, TorchOptimizerSettings)
+    is_known_already = described_model(settings) is not None or not is_of_torch
     if is_known_already or is_from_outside:
         return None
     number = factory.count_parameters(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text)
@@ -81,9 +85,9 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
     is_shared_out = device not in ("cpu", "cuda") or not isinstance(settings.optimizer, AccelerateOptimizerSettings)
     lora = settings.model.lora
     plan = MemoryPlan(
-        optimizer_bytes=_OPTIMIZER_BYTES[settings.optimizer.algorithm],
+        optimizer_bytes=OPTIMIZER_BYTES[settings.optimizer.algorithm],
         is_on_host=device == "cpu" or _is_offloaded(settings),
-        num_parts=num_ranks if _may_shard(settings, device) else 1,
+        num_parts=_num_parts(settings, num_ranks, device),
         trains_all=lora is None,
         loads_weights=settings.model.loads_weights,
         weight_bytes=_weight_bytes(settings),
@@ -100,6 +104,22 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
     return warning(model, plan, host)
 
 
+def estimate_from_settings(
+    settings: TrainSettings, num_ranks: int, number: int | None, vocabulary_size: int, rows: int
+) -> MemoryEstimate | None:
+    """Return the memory of training with micro-batches of ``rows`` by the formula, without a model.
+
+    ``number`` is the number of parameters. None if it, or the shape of the model, is not known without building it.
+    """
+    described = described_model(settings)
+    if number is None or described is None or described.shape is None:
+        return None
+    shape = replace(described.shape, num_parameters=number, vocabulary_size=vocabulary_size)
+    ranks = _num_parts(settings, num_ranks, None)
+    engine = EngineSetup("fsdp2", ranks) if ranks > 1 else EngineSetup("ddp" if num_ranks > 1 else "single", num_ranks)
+    return estimate_memory(shape, Training(rows=rows, length=settings.data.row_length, engine=engine))
+
+
 def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
     """Raise ``ConfigurationError`` if the token ids of one step alone exceed the memory of a rank."""
     rows = settings.optimizer.batch_size
@@ -109,7 +129,7 @@ def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
         int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     )
     length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
-    most = int(room.num_bytes // (length * _ID_BYTES)) * num_ranks
+    most = int(room.num_bytes // (length * _ID_BYTES)) * mesh_of(settings.distributed, num_ranks).data_ranks
     if rows > most:
         msg = (
             f"optimizer.batch_size is {rows:,}, but the ids of at most {most:,} rows fit into memory, as {room.words}: "
@@ -139,6 +159,14 @@ def _gpu(device: str | None, plan: MemoryPlan) -> MemoryCapacity | None:
     return room
 
 
+def _num_parts(settings: TrainSettings, num_ranks: int, device: str | None) -> int:
+    """Return the number of ranks that may share the weights and the optimizer."""
+    mesh = mesh_of(settings.distributed, num_ranks)
+    if mesh.peers > 1 or _may_shard(settings, device):
+        return num_ranks // mesh.replicate
+    return 1
+
+
 def _may_shard(settings: TrainSettings, device: str | None) -> bool:
     sharding = settings.optimizer.sharding
     return sharding == "fsdp2" or (sharding == "auto" and device == "cuda")
@@ -148,7 +176,7 @@ def _is_offloaded(settings: TrainSettings) -> bool:
     return settings.optimizer.offload is True
 
 
-def _described(settings: TrainSettings) -> SizedModel | None:
+def described_model(settings: TrainSettings) -> SizedModel | None:
     """Return the size of the model by the settings or the local model folder, None if it is in neither."""
     chosen = settings.model
     if not isinstance(chosen, (HuggingFaceModelSettings, DecoderModelSettings)):

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from holdfast.ports.monitor import Monitor
     from holdfast.ports.optimizer import Trainable
 
+MONITORS = ("monitors", "added_monitors")
+"""The overrides of a run with lists of monitors."""
+
 _SECONDS_TO_CLOSE = 5.0
 _WITHOUT_PAST = ("prometheus",)  # its counters would count the steps of earlier starts as new ones
 _NO_PART_OF_PLACE = {"kind", "group", "tags"}
@@ -47,7 +50,9 @@ def open_monitors(
     """Return the monitors of a run, which are closed when ``stack`` ends; the console is that of ``screen``."""
     named = build_monitors(overrides, settings.monitors, settings.run.directory, screen)
     record = MetricsRecord(settings.run.directory) if any(name == "jsonl" for name, _ in named) else None
-    keys = [None] * len(named) if "monitors" in overrides else [_key(each, settings) for each in settings.monitors]
+    sections = [] if "monitors" in overrides else settings.monitors
+    keys: list[str | None] = [_key(section, settings) for section in sections]
+    keys += [None] * (len(named) - len(keys))  # those of the host get no metrics of earlier starts
     threads = [
         MonitorThread(name, monitor, None if name.startswith(_WITHOUT_PAST) else record, key=key)
         for (name, monitor), key in zip(named, keys, strict=True)
@@ -61,10 +66,11 @@ def build_monitors(
 ) -> list[tuple[str, Monitor]]:
     """Return one monitor for each section, in order, or those in ``overrides``, each with a name of its own.
 
-    The console is that of ``screen``.
+    The console is that of ``screen``. ``added_monitors`` in ``overrides`` come last.
     """
+    added = [(type(monitor).__name__, monitor) for monitor in overrides.get("added_monitors", ())]
     if "monitors" in overrides:
-        return _with_names((type(monitor).__name__, monitor) for monitor in overrides["monitors"])
+        return _with_names([*((type(monitor).__name__, monitor) for monitor in overrides["monitors"]), *added])
     layout = RunLayout(folder)
     built_in: dict[str, Callable[[Any], Any]] = {
         "console": lambda _: screen.console,
@@ -87,7 +93,7 @@ def build_monitors(
         "sqlite": lambda section: sqlite_tracker(section, layout),
         "postgres": postgres_tracker,
     }
-    return _with_names((section.kind, _build(section, built_in)) for section in sections)
+    return _with_names([*((section.kind, _build(section, built_in)) for section in sections), *added])
 
 
 def _key(section: Any, settings: TrainSettings) -> str:

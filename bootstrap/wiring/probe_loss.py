@@ -39,6 +39,8 @@ def probe_loss(parts: ModelParts, *, report: Callable[[str], object]) -> None:
     is_watched = isinstance(parts.settings.optimizer, AccelerateOptimizerSettings) and network_of(model) is not None
     if not is_watched or model.loss == "plain":
         return
+    if model.pipeline_parallelism is not None:
+        return  # one rank alone has the head
     facts = _facts(parts)
     stamp, group = _stamp(parts, facts), parts.process_group
     if stamp is not None and _is_known(stamp, facts, group):

@@ -6,10 +6,13 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.sections.distributed import mesh_settings
+from holdfast.domain.training.parallel_mesh import ParallelMesh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.configs.sections.distributed import DistributedSettings
     from holdfast.ports.process_group import ProcessGroup
 
 
@@ -26,6 +29,23 @@ def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
 def is_restart(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether a launcher has restarted this command."""
     return any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
+def mesh_of(distributed: DistributedSettings, num_ranks: int) -> ParallelMesh:
+    """Return the mesh of ``num_ranks`` processes; raises ``ConfigurationError`` if it does not have as many."""
+    wanted = mesh_settings(distributed)
+    return ParallelMesh.of(
+        num_ranks,
+        replicate=wanted.replicate,
+        context=wanted.context,
+        tensor=wanted.tensor,
+        pipeline=wanted.pipeline,
+    )
+
+
+def pipeline_schedule(distributed: DistributedSettings) -> str:
+    """Return the order of micro-batches in the stages of a pipeline."""
+    return mesh_settings(distributed).schedule
 
 
 def open_group(timeout_seconds: float) -> ProcessGroup:

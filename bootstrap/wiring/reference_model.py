@@ -8,10 +8,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.reference_column import ReferenceColumn
+from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.reference_pass import ReferencePass
 from holdfast.bootstrap.run_folder.shared import in_turns
 from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
 from holdfast.domain.phase import show_nothing
@@ -20,17 +22,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from holdfast.application.data.holdout_batches import HoldoutBatches
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
     from holdfast.bootstrap.wiring.run_parts import ModelParts
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.token_source import TokenSource
 
-FACT = "reference model"
-"""The name of the fact that identifies the reference model of a run."""
-_REMEDY = "keep model.path, its weights and optimizer.precision as they were, or begin a new run"
+_FACT = "reference model"  # the name of what identifies the reference model of a run in its record
+_REMEDY = "keep the weights and config.json of model.path, and optimizer.precision, as they were, or begin a new run"
 
-_FORMAT = 1
+_FORMAT = 2
+_WITHOUT_EFFECT = frozenset(
+    ("_name_or_path", "architectures", "auto_map", "dtype", "quantization_config", "transformers_version", "use_cache")
+)  # fields of config.json that change no log-probability, and differ with the place of a model or a library's version
 
 
 def reference_column(model: Any, settings: TrainSettings, hardware: Mapping[str, str]) -> ReferenceColumn:
@@ -39,10 +44,12 @@ def reference_column(model: Any, settings: TrainSettings, hardware: Mapping[str,
     Call this before the optimizer wraps ``model``, which may leave each rank a shard of it, and before it is restored.
     """
     adapters = model.adapters  # they change nothing before the first step
+    config: Mapping[str, Any] = json.loads(model.network.config.to_json_string())
     weights = lazy("holdfast.adapters.shared.modeling.lora:fingerprint")(model.network) if adapters is None else None
     facts: Mapping[str, Any] = {
         "format": _FORMAT,
         "weights": weights if adapters is None else adapters.base,
+        "config": {name: value for name, value in config.items() if name not in _WITHOUT_EFFECT},
         "quantize": None if settings.model.lora is None else settings.model.lora.quantize,
         "precision": hardware["optimizer.precision"],
         "length": settings.data.row_length,
@@ -61,20 +68,41 @@ def reference_of_run(
     if not holds_pairs(settings.data):
         return None
     column = reference_column(model, settings, hardware)
-    folder.hold_to(FACT, column.key, _REMEDY)
+    folder.hold_to(_FACT, column.key, _REMEDY)
     return column
 
 
 def hold_to_reference(column: ReferenceColumn, record: Mapping[str, Any], folder: Path) -> None:
     """Raise ``StateError`` if the run of ``record`` in ``folder`` began with another reference model."""
-    if record and record["facts"].get(FACT, column.key) != column.key:
-        msg = f"the {FACT} is not the one that the run in {folder} began with: {_REMEDY}"
+    if record and record["facts"].get(_FACT, column.key) != column.key:
+        msg = f"the {_FACT} is not the one that the run in {folder} began with: {_REMEDY}"
         raise StateError(msg)
+
+
+def add_reference(
+    settings: TrainSettings,
+    record: Mapping[str, Any],
+    build: Callable[[], tuple[Any, Mapping[str, str], Callable[[], ModelParts]]],
+    report: Callable[[str], object],
+    sources: Sequence[TokenSource],
+    show: ShowPhase,
+) -> None:
+    """Compute the reference model's log-probabilities that ``sources`` lack, if the data are preferences.
+
+    ``build`` returns the bare model, its hardware and the function that wraps it. Raises ``StateError`` if the run of
+    ``record`` began with another reference model.
+    """
+    if not holds_pairs(settings.data):
+        return
+    model, hardware, wrap = build()
+    column = reference_column(model, settings, hardware)
+    hold_to_reference(column, record, settings.run.directory)
+    compute_reference(wrap(), column, lambda: sources, None, report, show)
 
 
 def known_reference(record: Mapping[str, Any]) -> ReferenceColumn | None:
     """Return the column of the run of ``record``, None if it has none."""
-    key = record["facts"].get(FACT)
+    key = record["facts"].get(_FACT)
     return None if key is None else ReferenceColumn(key)
 
 
@@ -82,29 +110,34 @@ def compute_reference(
     parts: ModelParts,
     column: ReferenceColumn | None,
     open_sources: Callable[[], Sequence[TokenSource]],
-    *,
+    held_out: Callable[[], HoldoutBatches] | None,
     report: Callable[[str], object],
     show: ShowPhase = show_nothing,
 ) -> None:
     """Compute what is missing in ``column``, if there is one, for the preferences that ``open_sources`` returns.
 
-    All ranks call this. Raises ``OutOfMemory`` if one row is too much, and ``StateError`` if the disk is full.
+    ``held_out`` returns the pairs that a run evaluates. All ranks call this. Raises the errors of
+    ``ReferencePass.run``, and ``DataError`` if all pairs to evaluate are too long.
     """
     if column is None:
         return
     work = ReferencePass(
         parts.trainable,
-        parts.process_group,
+        DataRanks(parts.process_group, mesh_of(parts.settings.distributed, parts.process_group.size)),
         column,
         length=parts.settings.data.row_length,
         rows=parts.settings.evaluation.batch_size,
         in_turns=partial(in_turns, parts.process_group),
         show=show,
     )
-    num_pairs, seconds = work.run(open_sources())
-    if num_pairs:
-        rate = num_pairs / max(seconds, 1e-3)
+    done = work.run(open_sources())
+    left_out = f"; {counted(done.num_too_long, 'longer pair')} left out" if done.num_too_long else ""
+    if done.num_pairs or left_out:
+        rate = done.num_pairs / max(done.seconds, 1e-3)
         report(
-            f"computed the reference log-probabilities of {counted(num_pairs, 'pair')} in {seconds:.1f} s, "
-            f"{rate:,.1f} pairs/s"
+            f"computed the reference log-probabilities of {counted(done.num_pairs, 'pair')} in {done.seconds:.1f} s, "
+            f"{rate:,.1f} pairs/s{left_out}"
         )
+    evaluation = parts.settings.evaluation
+    if held_out is not None and (evaluation.every or evaluation.at_start) and not held_out().is_empty:
+        _ = held_out().batches  # what is wrong with them ends the run now, not at its first evaluation

@@ -8,6 +8,7 @@ from holdfast.adapters.shared.device.host_memory import give_back_freed
 from holdfast.application.handlers.balance_resources import BalanceResources
 from holdfast.application.resources.sampler import ResourceSampler
 from holdfast.bootstrap.wiring.plugins import has_methods, load_plugin, make_plugin
+from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.resources.balance_policy import Balance
 from holdfast.domain.resources.balance_state import BalanceState
@@ -66,7 +67,8 @@ def knobs_of(parts: RunParts) -> Knobs:
         most = feed.threads if settings.data.workers else max(feed.threads, feed.max_threads)
         knobs[Knob.THREADS] = KnobSetting(feed.threads, feed.threads, 1, most)
     if parts.model.hardware.get("optimizer.device") == "cpu":  # where activations lie in the host's memory
-        whole = -(-settings.optimizer.num_rows // parts.opened.process_group.size)
+        mesh = mesh_of(settings.distributed, parts.opened.process_group.size)
+        whole = -(-settings.optimizer.num_rows // mesh.data_ranks)
         rows = min(parts.micro_batch, whole)
         knobs[Knob.MICRO_BATCH] = KnobSetting(rows, rows, 1, rows)
     return knobs

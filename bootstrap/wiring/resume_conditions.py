@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.parallel_mesh import ParallelMesh
 
 
 def conditions(
-    settings: TrainSettings, chosen: Mapping[str, str], ranks: int, micro_batch: int, data_changes: int = 0
+    settings: TrainSettings, chosen: Mapping[str, str], mesh: ParallelMesh, micro_batch: int, data_changes: int = 0
 ) -> dict[str, str]:
     """Return the conditions by name, for people to read and for a resume to compare.
 
@@ -23,7 +24,7 @@ def conditions(
     data on purpose.
     """
     optimizer = settings.optimizer
-    found = {"ranks": str(ranks), "deterministic": str(settings.run.deterministic)}
+    found = {"ranks": str(mesh), "deterministic": str(settings.run.deterministic)}
     found["data"] = f"changed on purpose, number {data_changes}" if data_changes else AS_BEGUN["data"]
     if not isinstance(optimizer, AccelerateOptimizerSettings | DeepspeedOptimizerSettings):
         return found

@@ -21,7 +21,12 @@ from holdfast.application.handlers.roll_back import (
     RollBackPlanner,
 )
 from holdfast.application.handlers.run_suites import wait_for_suites
-from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from holdfast.application.handlers.save_checkpoints import (
+    LeaveShareOnFailure,
+    SaveOnCadence,
+    SaveOnFailure,
+    SaveOnStop,
+)
 from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
 from holdfast.application.handlers.show_saves import ShowSaves
 from holdfast.application.handlers.stop_early import StopWithoutImprovement
@@ -102,7 +107,8 @@ def subscribe_all(parts: RunParts, opened: OpenHandlers, own: Sequence[Subscript
     """
     stack.callback(parts.host.lineage.close)
     is_first = parts.opened.process_group.rank == 0  # commands come from there alone, and most events concern all ranks
-    chosen = subscriptions(parts, opened) if is_first else [*subscriptions_of_rank(opened), *_wait_for_suites(parts)]
+    others = [*subscriptions_of_rank(opened), *_wait_for_suites(parts), *_leave_share(parts)]
+    chosen = subscriptions(parts, opened) if is_first else others
     _connect(parts.event_bus, chosen, stack)
     if is_first:
         subscribe_plugins(parts)
@@ -208,9 +214,18 @@ def _wait_for_suites(parts: RunParts) -> list[Subscription]:
 
 
 def _save_on_failure(parts: RunParts) -> list[Subscription]:
-    if parts.opened.process_group.size > 1:  # one of several ranks cannot save alone: the others may be at any step
-        return []
-    return [(RunFailed, SaveOnFailure(parts.checkpoints))]
+    group = parts.opened.process_group
+    if group.size == 1:
+        return [(RunFailed, SaveOnFailure(parts.checkpoints))]
+    if parts.model.trainable.is_sharded:
+        return _leave_share(parts)
+    alone = lazy("holdfast.adapters.process_group.single:SingleProcessGroup")()
+    return [(RunFailed, SaveOnFailure(parts.checkpoints, alone=alone))]
+
+
+def _leave_share(parts: RunParts) -> list[Subscription]:
+    is_sharded = parts.model.trainable.is_sharded
+    return [(RunFailed, LeaveShareOnFailure(parts.checkpoints))] if is_sharded else []
 
 
 def _balance(parts: RunParts) -> list[Subscription]:

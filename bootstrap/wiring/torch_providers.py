@@ -9,6 +9,7 @@ from dependency_injector import providers
 from holdfast.bootstrap.wiring import build_model as training
 from holdfast.bootstrap.wiring.device_settings import checkpointing
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.process_group import pipeline_schedule
 
 
 def model_factories(settings: providers.Dependency[Any], chosen: providers.Provider[Any]) -> providers.Selector[Any]:
@@ -45,11 +46,8 @@ def model_factories(settings: providers.Dependency[Any], chosen: providers.Provi
     )
 
 
-def optimizers(
-    settings: providers.Dependency[Any], chosen: providers.Provider[Any], report: providers.Dependency[Any]
-) -> providers.Selector[Any]:
-    """Return the choice of optimizers."""
-    algorithm = providers.Singleton(
+def _algorithm(settings: providers.Dependency[Any]) -> providers.Singleton[Any]:
+    return providers.Singleton(
         lazy("holdfast.adapters.optimizer.optimizer_spec:OptimizerSpec"),
         settings.provided.optimizer.algorithm,
         weight_decay=settings.provided.optimizer.weight_decay,
@@ -58,6 +56,16 @@ def optimizers(
         decay_embeddings=settings.provided.optimizer.decay_embeddings,
         ema_decay=settings.provided.optimizer.ema_decay,
     )
+
+
+def optimizers(
+    settings: providers.Dependency[Any],
+    chosen: providers.Provider[Any],
+    mesh: providers.Provider[Any],
+    report: providers.Dependency[Any],
+) -> providers.Selector[Any]:
+    """Return the choice of optimizers."""
+    algorithm = _algorithm(settings)
     return providers.Selector(
         settings.provided.optimizer.kind,
         accelerate=providers.Singleton(
@@ -68,8 +76,13 @@ def optimizers(
             clip=settings.provided.optimizer.clip,
             seed=settings.provided.run.seed,
             sequence_length=settings.provided.data.sequence_length,
-            sharding=settings.provided.optimizer.sharding,
-            offload=settings.provided.optimizer.offload,
+            parallelism=providers.Factory(
+                lazy("holdfast.adapters.optimizer.parallelism:Parallelism"),
+                settings.provided.optimizer.sharding,
+                offload=settings.provided.optimizer.offload,
+                mesh=mesh,
+                schedule=providers.Callable(pipeline_schedule, settings.provided.distributed),
+            ),
         ),
         deepspeed=providers.Singleton(
             lazy("holdfast.adapters.optimizer.deepspeed:DeepspeedOptimizer"),

@@ -39,11 +39,17 @@ def _path(value: object) -> object:
     return value
 
 
-# 1e6 and 20M count as whole numbers; True and "5" do not.
-_WHOLE = BeforeValidator(_whole)
-Natural = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), _WHOLE]
-Positive = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1), _WHOLE]
-Seed = Annotated[int, Field(strict=True, ge=0, le=2**32 - 1), _WHOLE]
+_Amount = Annotated[str, Field(pattern=r"^[0-9][0-9.]*[A-Za-z]+$")]
+
+
+def _whole_from(least: int) -> BeforeValidator:
+    """Return the rule of whole numbers: 1e6 and 20M count as such; True and "5" do not."""
+    return BeforeValidator(_whole, json_schema_input_type=Annotated[int, Field(ge=least)] | _Amount)
+
+
+Natural = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), _whole_from(0)]
+Positive = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1), _whole_from(1)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**32 - 1), _whole_from(0)]
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(min_length=1)]
@@ -68,8 +74,19 @@ def _dsn(value: str) -> str:
     return value
 
 
+def _loss_metric(value: str) -> str:
+    if not re.match(r"eval_(loss|bits_per_byte)(/.+)?$", value):
+        msg = (
+            f"is {value[:80]!r}, which is no loss of an evaluation: it must be eval_loss or eval_bits_per_byte, or "
+            "that of a part, such as eval_loss/NAME"
+        )
+        raise ValueError(msg)
+    return value
+
+
 KeyPlace = Annotated[Text, AfterValidator(_key_place)]
 Dsn = Annotated[Text, AfterValidator(_dsn)]
+LossMetric = Annotated[Text, AfterValidator(_loss_metric)]
 
 
 class KeySettings(Section):

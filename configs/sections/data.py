@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from holdfast.configs.sections.base import (
     PLUGIN,
@@ -23,12 +23,12 @@ from holdfast.configs.sections.dedup import DedupSettings  # noqa: TC001  pydant
 from holdfast.configs.sections.drift import DriftSettings  # noqa: TC001  pydantic evaluates the annotation
 from holdfast.configs.sections.lineage import LineageSettings  # noqa: TC001  pydantic reads it
 from holdfast.configs.sections.sources import (
+    SEVERAL,
     FilesSource,
     HuggingFaceSource,
     MixtureSource,
     PythonLibrarySource,
     StageSettings,
-    several,
 )
 from holdfast.configs.sections.validation import ValidationSettings  # noqa: TC001  pydantic reads it at runtime
 
@@ -190,7 +190,7 @@ class FeedSettings(Section):
         default=None, description="Receiver of OpenLineage events about preparation and training; null sends none."
     )
 
-    exclude: Annotated[tuple[Text, ...], BeforeValidator(several)] = Field(
+    exclude: Annotated[tuple[Text, ...], SEVERAL] = Field(
         default=(),
         description="Documents to train and evaluate without: a list of ids, or of files with one id on each line.",
     )
@@ -216,9 +216,10 @@ class FeedSettings(Section):
             msg = f"task is {self.task}, but data.kind={self.kind} has no such records: set data.path to files of them"
             raise ValueError(msg)
         if self.packing.kind != "best_fit" or self.packing.overflow == "split":
+            overflow = "drop" if self.task == "preference" else "drop or truncate"
             msg = (
                 f"packing cuts records in two by kind={self.packing.kind} and overflow={self.packing.overflow}, but "
-                f"those of data.task={self.task} are packed whole: use best_fit with drop or truncate"
+                f"those of data.task={self.task} are packed whole: use best_fit with {overflow}"
             )
             raise ValueError(msg)
         if self.task == "preference":
@@ -319,7 +320,7 @@ class TokensDataSettings(FeedSettings):
     """Files of token ids, in which each document ends with end-of-text."""
 
     kind: Literal["tokens"] = Field(default="tokens", description="Documents that are tokenized already.")
-    path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)] = Field(
+    path: Annotated[tuple[Text, ...], Field(min_length=1), SEVERAL] = Field(
         description=".npy, .bin, Parquet or Arrow files, a folder or glob of them, or a token cache of Holdfast."
     )
     dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = Field(

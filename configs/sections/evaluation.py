@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from holdfast.configs.sections.base import Flag, Folder, Natural, Number, Positive, Section, Seed, Text
-from holdfast.configs.sections.sources import FilesSource, several
+from holdfast.configs.sections.sources import SEVERAL, FilesSource
 
 _SUITE = re.compile(r"\w[\w.+-]*")  # of the harness, and no path
 
@@ -66,7 +66,7 @@ class EvaluationSettings(Section):
         description="Sets of files that are evaluated and never trained on, under names of your choice, each with its "
         "path and options as in data; null means none.",
     )
-    prompts: Annotated[tuple[Text, ...], BeforeValidator(several)] = Field(
+    prompts: Annotated[tuple[Text, ...], SEVERAL] = Field(
         default=(), description="Texts that the model continues at each evaluation: a list."
     )
     prompts_file: Folder | None = Field(
@@ -75,7 +75,7 @@ class EvaluationSettings(Section):
     sampling: SamplingSettings = Field(
         default_factory=SamplingSettings, description="Sampling of the texts that continue evaluation.prompts."
     )
-    suites: Annotated[tuple[Text, ...], BeforeValidator(several)] = Field(
+    suites: Annotated[tuple[Text, ...], SEVERAL] = Field(
         default=(), description="Tasks and groups of lm-evaluation-harness to evaluate checkpoints by: a list of names."
     )
     harness: HarnessSettings = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
-from holdfast.configs.sections.base import PLUGIN, Dsn, PluginSettings, Section, by_kind
+from holdfast.configs.sections.base import PLUGIN, Dsn, PluginSettings, Section, Text, by_kind
 
 
 class NoLedgerSettings(Section):
@@ -43,12 +43,12 @@ def _named(ledger: object) -> object:
     return {"kind": ledger} if isinstance(ledger, str) else ledger
 
 
-LedgerSettings = Annotated[
+_Ledger = Annotated[
     Annotated[NoLedgerSettings, Tag("none")]
     | Annotated[SqliteLedgerSettings, Tag("sqlite")]
     | Annotated[PostgresLedgerSettings, Tag("postgres")]
     | Annotated[MemoryLedgerSettings, Tag("memory")]
     | Annotated[PluginSettings, Tag(PLUGIN)],
     by_kind("none", "sqlite", "postgres", "memory"),
-    BeforeValidator(_named),
 ]
+LedgerSettings = Annotated[_Ledger, BeforeValidator(_named, json_schema_input_type=Text | _Ledger)]

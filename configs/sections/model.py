@@ -40,6 +40,12 @@ class HuggingFaceModelSettings(Section):
     pretrained: Flag | None = Field(
         default=None, description="Whether to load the weights at path; false takes its config only; null means true."
     )
+    size: Literal["10M", "124M", "350M", "1B", "3B", "8B"] | None = Field(
+        default=None,
+        description="Number of parameters of a Llama to build from scratch: 10M, 124M, 350M, 1B, 3B or 8B. It sets "
+        "config, data.sequence_length, tokenizer.vocabulary_size, batch, learning rate and warm-up of the optimizer, "
+        "and run.budget, where nothing else sets them, by published scaling laws; null sets none.",
+    )
     config: dict[str, Any] | None = Field(
         default=None,
         description="Hugging Face config of a model to build from scratch: model_type and its fields. For model_type "

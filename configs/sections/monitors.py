@@ -164,9 +164,8 @@ def _named(monitor: object) -> object:
     return {"kind": monitor} if isinstance(monitor, str) else monitor
 
 
-HandlerSettings = Annotated[PluginSettings, BeforeValidator(_named)]
-
-MonitorSettings = Annotated[
+HandlerSettings = Annotated[PluginSettings, BeforeValidator(_named, json_schema_input_type=Text | PluginSettings)]
+_Monitor = Annotated[
     Annotated[ConsoleMonitorSettings, Tag("console")]
     | Annotated[JsonlMonitorSettings, Tag("jsonl")]
     | Annotated[TensorboardMonitorSettings, Tag("tensorboard")]
@@ -192,5 +191,5 @@ MonitorSettings = Annotated[
         "postgres",
         "page",
     ),
-    BeforeValidator(_named),
 ]
+MonitorSettings = Annotated[_Monitor, BeforeValidator(_named, json_schema_input_type=Text | _Monitor)]

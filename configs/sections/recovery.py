@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Section, Text
+from holdfast.configs.sections.base import Flag, LossMetric, Natural, Number, Positive, Section
 from holdfast.domain.training.early_stopping import EarlyStopping
 
 
@@ -76,7 +74,7 @@ class EarlyStoppingSettings(Section):
         description="Evaluations in a row without an improvement after which the run is stopped; 0 disables early "
         "stopping. A checkpoint is saved after each evaluation that is the best so far, and the best one is kept.",
     )
-    metric: Annotated[Text, Field(pattern=r"^eval_(loss|bits_per_byte)(/.+)?$")] = Field(
+    metric: LossMetric = Field(
         default="eval_loss", description="Metric of an evaluation that is to fall: eval_loss or eval_bits_per_byte."
     )
     min_delta: Number = Field(

@@ -9,9 +9,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from holdfast.configs.sections.base import Natural, Number, Positive, Section, Text
 
 
-def several(value: object) -> object:
+def _several(value: object) -> object:
     """Return a single text as a list of one."""
     return (value,) if isinstance(value, str) else value
+
+
+SEVERAL = BeforeValidator(_several, json_schema_input_type=Text | list[Text])
+"""The rule of a list that may be written as its only item."""
 
 
 class PythonLibrarySource(Section):
@@ -48,7 +52,7 @@ class FilesSource(RecordSource):
     """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
 
     kind: Literal["files"] = Field(default="files", description="Files of your own.")
-    path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)] = Field(
+    path: Annotated[tuple[Text, ...], Field(min_length=1), SEVERAL] = Field(
         description="Folder, file or fsspec glob, or a list of them."
     )
     format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet", "arrow"] = Field(

@@ -30,7 +30,7 @@ def _size(value: object) -> object:
     return value
 
 
-Size = Annotated[str, Field(strict=True), BeforeValidator(_size)]
+Size = Annotated[str, Field(strict=True), BeforeValidator(_size, json_schema_input_type=str | float)]
 Newest = Annotated[Positive, Field(description="Number of the newest checkpoints to keep, at least 1.")]
 EverySteps = Annotated[
     Natural,

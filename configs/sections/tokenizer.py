@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Tag, field_validator
+from pydantic import Field, Tag, field_validator
 
 from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Positive, Section, Text, by_kind
-from holdfast.configs.sections.sources import several
+from holdfast.configs.sections.sources import SEVERAL
 
 _ALLOW_OTHER = Field(
     default=False,
@@ -36,7 +36,7 @@ class TrainTokenizerSettings(BackendSettings):
     max_bytes: Positive = Field(
         default=16 * 1024 * 1024, description="Maximum bytes of text that the tokenizer is trained on."
     )
-    special_tokens: Annotated[tuple[Text, ...], BeforeValidator(several)] = Field(
+    special_tokens: Annotated[tuple[Text, ...], SEVERAL] = Field(
         default=(),
         description="Further special tokens, such as those of a chat template: a list. No text becomes one of them.",
     )

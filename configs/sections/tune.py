@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from holdfast.configs.sections.base import Positive, Section, Seed, Text
+from holdfast.configs.sections.base import LossMetric, Positive, Section, Seed
 
 Sampler = Literal["tpe", "random", "grid", "gp"]
 Pruner = Literal["median", "percentile", "successive_halving", "hyperband", "threshold", "none"]
@@ -31,7 +31,7 @@ class TuneSettings(Section):
     pruner_options: dict[str, Any] | None = Field(
         default=None, description="Arguments of Optuna's class of the pruner; null passes none."
     )
-    metric: Annotated[Text, Field(pattern=r"^eval_(loss|bits_per_byte)(/.+)?$")] = Field(
+    metric: LossMetric = Field(
         default="eval_loss",
         description="Metric of an evaluation to minimize: eval_loss or eval_bits_per_byte, which also compares "
         "tokenizers.",

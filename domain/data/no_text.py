@@ -41,5 +41,5 @@ def all_dropped(length: int) -> str:
     """Return the message that packing dropped every document, since none fits into a row of ``length`` tokens."""
     return (
         f"every document has more than {length:,} tokens, and data.packing.overflow=drop leaves such documents out: "
-        "raise data.sequence_length, or set data.packing.overflow=split"
+        "raise data.sequence_length, or, with data.task=text, set data.packing.overflow=split"
     )

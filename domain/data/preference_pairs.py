@@ -31,10 +31,13 @@ class MaskedIds(NamedTuple):
 def joined_pair(chosen: MaskedIds, rejected: MaskedIds) -> MaskedIds:
     """Return ``chosen`` and ``rejected`` as one document; the tokens after each reply are left out.
 
-    They come after all targets, so they change no loss. Raises ``DataError`` if a conversation has no prompt, or its
-    reply is no single run of tokens.
+    They come after all targets, so they change no loss. Raises ``DataError`` if a conversation has no prompt, its reply
+    is no single run of tokens, or both are the same tokens.
     """
     sides = [_side(each) for each in (chosen, rejected)]
+    if np.array_equal(sides[0].ids, sides[1].ids):  # of replies that differ in white space, which a template may strip
+        msg = "has replies that the chat template renders alike, so neither is preferred: leave the record out"
+        raise DataError(msg)
     return MaskedIds(np.concatenate([ids for ids, _ in sides]), np.concatenate([mask for _, mask in sides]))
 
 

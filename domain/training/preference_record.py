@@ -48,21 +48,7 @@ def preference_of(record: Mapping[str, object], messages_field: str | None = Non
         if not conversation.messages[-1].is_reply:
             msg = f"the last message of the field {name!r} is no reply of the assistant: repair the record"
             raise DataError(msg)
-    if chosen.messages[:-1] != rejected.messages[:-1] or chosen.tools != rejected.tools:
-        msg = (
-            "the messages before the last reply differ between the fields 'chosen' and 'rejected', so the replies do "
-            "not compare: repair the record or leave it out"
-        )
-        raise DataError(msg)
-    if len(chosen.messages) == 1:
-        msg = (
-            "there is no message that the replies answer: give the record a prompt, or write 'chosen' and 'rejected' "
-            "as lists of all messages"
-        )
-        raise DataError(msg)
-    if chosen == rejected:
-        msg = "the fields 'chosen' and 'rejected' are equal, so neither is preferred: leave the record out"
-        raise DataError(msg)
+    _check_comparable(chosen, rejected)
     return Preference(chosen, rejected)
 
 
@@ -84,12 +70,38 @@ def preference_from(text: str) -> Preference:
     return Preference(conversation_from(chosen), conversation_from(rejected))
 
 
+def _check_comparable(chosen: Conversation, rejected: Conversation) -> None:
+    """Raise ``DataError`` if the last messages, which are replies, are no two answers to the same messages."""
+    if chosen.messages[:-1] != rejected.messages[:-1] or chosen.tools != rejected.tools:
+        msg = (
+            "the messages before the last reply differ between the fields 'chosen' and 'rejected', so the replies do "
+            "not compare: repair the record or leave it out"
+        )
+        raise DataError(msg)
+    if len(chosen.messages) > 1 and chosen.messages[-2].is_reply:
+        msg = (
+            "a reply of the assistant is the last message before 'chosen' and 'rejected', which answer nothing then: "
+            "take it out of the messages, or leave the record out"
+        )
+        raise DataError(msg)
+    if len(chosen.messages) == 1:
+        msg = (
+            "there is no message that the replies answer: give the record a prompt, or write 'chosen' and 'rejected' "
+            "as lists of all messages"
+        )
+        raise DataError(msg)
+    if chosen == rejected:
+        msg = "the fields 'chosen' and 'rejected' are equal, so neither is preferred: leave the record out"
+        raise DataError(msg)
+
+
 def _side(record: Mapping[str, object], name: str, messages_field: str | None) -> Conversation:
     """Return the conversation that ends with the reply in the field ``name``."""
     shared = {field: record[field] for field in SHARED_FIELDS if record.get(field) not in _MISSING}
     value = record.get(name)
     if value in _MISSING:
-        msg = f"the field {name!r} is missing: a record of data.task=preference has both chosen and rejected"
+        fault = "is missing" if value is None else "is empty"
+        msg = f"the field {name!r} {fault}: a record of data.task=preference has both chosen and rejected"
         raise DataError(msg)
     found = [value] if isinstance(value, dict) else _listed(value)
     if not isinstance(found, str | list):
@@ -112,13 +124,18 @@ def _side(record: Mapping[str, object], name: str, messages_field: str | None) -
 
 
 def _listed(value: object) -> object:
-    """Return the messages that ``value`` holds as JSON, as the cells of some tables do; any other value as it is."""
-    if isinstance(value, str) and value.lstrip()[:2] in ("[{", "[\n"):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
+    """Return the messages that ``value`` holds as JSON, as the cells of some tables do; any other value as it is.
+
+    A list of objects without roles is a text, such as the reply to a request for JSON.
+    """
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    is_messages = isinstance(found, list) and bool(found) and all(_name_of_role(each) is not None for each in found)
+    return found if is_messages else value
 
 
 def _list_in(record: Mapping[str, object], field: str) -> list[object]:
@@ -130,6 +147,9 @@ def _list_in(record: Mapping[str, object], field: str) -> list[object]:
 
 
 def _begins_with_reply(messages: list[object]) -> bool:
-    first = messages[0] if messages else None
-    name = first.get("role", first.get("from")) if isinstance(first, dict) else None
-    return name in ("assistant", "gpt", "model", "function_call")
+    return bool(messages) and _name_of_role(messages[0]) in ("assistant", "gpt", "model", "function_call")
+
+
+def _name_of_role(message: object) -> object:
+    """Return the role that ``message`` names, as OpenAI or ShareGPT do, None for anything else."""
+    return message.get("role", message.get("from")) if isinstance(message, dict) else None

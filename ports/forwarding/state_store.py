@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.domain.checkpoints.retention import RollBackFloor
-    from holdfast.ports.state_store import OpenFile, Snapshot
+    from holdfast.ports.state_store import JoinedPart, OpenFile, Snapshot
 
 
 class ForwardingStateStore(StateStore):
@@ -21,6 +21,11 @@ class ForwardingStateStore(StateStore):
 
     def __init__(self, inner: StateStore) -> None:
         self.inner = inner
+
+    @property
+    @override
+    def keeps_shares(self) -> bool:
+        return self.inner.keeps_shares
 
     @property
     @override
@@ -34,6 +39,14 @@ class ForwardingStateStore(StateStore):
     @override
     def contribute(self, snapshot: Snapshot) -> None:
         self.inner.contribute(snapshot)
+
+    @override
+    def leave_share(self, snapshot: Snapshot) -> None:
+        self.inner.leave_share(snapshot)
+
+    @override
+    def complete_shares(self, num_ranks: int, joined: Callable[[], Sequence[JoinedPart]]) -> CheckpointInfo | None:
+        return self.inner.complete_shares(num_ranks, joined)
 
     @override
     def load(self, *, at_most: int | None = None) -> Loaded:

@@ -135,3 +135,74 @@ class StateStoreShares:
         with pytest.raises(StateError):
             store.contribute(shares[1]) if missing == 0 else store.save(shares[0])
         assert list(store.list()) == []
+
+    def leave_all(self, open_rank: Callable[[], StateStore], shares: Sequence[Snapshot]) -> None:
+        """Let each rank leave its share, the last one first."""
+        if not open_rank().keeps_shares:
+            pytest.skip("this store keeps no shares of ranks that failed")
+        for share in reversed(shares):
+            open_rank().leave_share(share)
+
+    def complete(self, store: StateStore, num_ranks: int = 2) -> int | None:
+        """Complete the shares that were left; return the step of the checkpoint, None if there is none."""
+        joined = [part for part in shares_of(1)[0].parts if isinstance(part, JoinedPart)]
+        info = store.complete_shares(num_ranks, lambda: joined)
+        return None if info is None else info.progress.step
+
+    def test_left_shares_make_one_checkpoint(self, open_rank: Callable[[], StateStore]) -> None:
+        """Shares that each rank left by itself make the checkpoint of a joint save, once they are completed."""
+        shares = shares_of(4)
+        self.leave_all(open_rank, shares)
+        store = open_rank()
+        assert list(store.list()) == []
+        assert self.complete(store) == 4
+        loaded = open_rank().load()
+        assert self.contents(loaded) == FILES
+        assert loaded.info is not None
+        assert (loaded.info.progress, loaded.info.reason) == (shares[0].progress, shares[0].reason)
+        assert self.complete(open_rank()) is None
+
+    @pytest.mark.parametrize("missing", [0, 1])
+    def test_an_incomplete_set_is_not_used(self, open_rank: Callable[[], StateStore], missing: int) -> None:
+        """If a rank left no share, there is no checkpoint of the set, and the share of the other one is deleted."""
+        store = open_rank()
+        store.save(snapshot_of(1, {"model": b"one"}))
+        shares = shares_of(4)
+        self.leave_all(open_rank, shares[1 - missing : 2 - missing])
+        assert self.complete(open_rank()) is None
+        self.leave_all(open_rank, shares[missing : missing + 1])
+        assert self.complete(open_rank()) is None
+        assert self.contents(open_rank().load()) == {"model": b"one"}
+
+    def test_ranks_at_different_steps_leave_no_checkpoint(self, open_rank: Callable[[], StateStore]) -> None:
+        """Shares of different steps are never mixed, even with one id."""
+        self.leave_all(open_rank, [shares_of(4)[0], shares_of(5)[1]])
+        assert self.complete(open_rank()) is None
+        assert list(open_rank().list()) == []
+
+    @pytest.mark.parametrize("num_ranks", [1, 3])
+    def test_another_number_of_ranks_does_not_use_them(
+        self, open_rank: Callable[[], StateStore], num_ranks: int
+    ) -> None:
+        """Fewer or more ranks than have left the shares cannot complete them, and say so without an error."""
+        self.leave_all(open_rank, shares_of(4))
+        assert self.complete(open_rank(), num_ranks) is None
+        assert list(open_rank().list()) == []
+
+    def test_a_checkpoint_as_new_makes_shares_superfluous(self, open_rank: Callable[[], StateStore]) -> None:
+        """Shares of a step that is stored already change nothing, and the next step can be saved."""
+        store = open_rank()
+        store.save(snapshot_of(4, {"model": b"four"}))
+        self.leave_all(open_rank, shares_of(4))
+        assert self.complete(store) is None
+        store.save(snapshot_of(5, {"model": b"five"}))
+        assert [info.progress.step for info in store.list()] == [4, 5]
+        assert self.contents(store.load(at_most=4)) == {"model": b"four"}
+
+    def test_a_store_that_keeps_none_says_so(self, open_rank: Callable[[], StateStore]) -> None:
+        """A share that is left in a store without ``keeps_shares`` raises ``StateError``, and nothing is stored."""
+        if open_rank().keeps_shares:
+            pytest.skip("this store keeps the shares of ranks that failed")
+        with pytest.raises(StateError, match="alone"):
+            open_rank().leave_share(shares_of(4)[0])
+        assert self.complete(open_rank()) is None

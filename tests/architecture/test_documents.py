@@ -21,6 +21,7 @@ _OF_A_RUN = (
     "checkpoints/",
     "optimizer/",
     "quarantine/",
+    "shares/",
     "superseded/",
     "tensorboard/",
     "wandb/",

@@ -13,7 +13,8 @@ from tests.support.process_group_ranks import reserved_port
 
 HERE = Path(__file__).parent
 SUITE = HERE / "optimizer_on_ranks.py"
-SHARDED = ("fsdp2", "zero1", "zero2", "zero3", "zero2-offload")
+PIPELINES = ("ddp+pipeline=2", "ddp+pipeline=2+schedule=interleaved")
+SHARDED = ("fsdp2", "fsdp2+tensor=2", "fsdp2+context=2", *PIPELINES, "zero1", "zero2", "zero3", "zero2-offload")
 
 
 def run_on_two_ranks(engine, tmp_path):
@@ -56,7 +57,15 @@ def run_on_two_ranks(engine, tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "engine",
-    ["ddp", "ddp in fp16", "ddp with average", "fsdp2 in fp16", "fsdp2 with average", *SHARDED],
+    [
+        "ddp",
+        "ddp in fp16",
+        "ddp with average",
+        "fsdp2 in fp16",
+        "fsdp2 with average",
+        "ddp+pipeline=2 with average",
+        *SHARDED,
+    ],
 )
 def test_every_promise_holds_on_two_ranks(engine, tmp_path):
     """The contract suite passes on both of two ranks that train one model together."""

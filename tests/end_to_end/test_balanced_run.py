@@ -92,7 +92,7 @@ def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
     monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
     run, probe = run_of(home, f"resources.auto_tune={manage}", memory=memory)
     for kind in (RunStarted, StepCompleted):  # a run that waits for data is not left alone
-        run.subscribe(kind, once(lambda: run._parts.data.feed.supply.batches_ready))
+        run.subscribe(kind, once(lambda: run.parts.data.feed.supply.batches_ready))
     run.subscribe(StepCompleted, once(lambda: probe.count > 1 or manage == "false"))
     assert run.run().step == 12
     assert adjustments(home) == []
@@ -115,7 +115,7 @@ def test_the_settings_bound_the_knobs(home, settings, expected):
     """A knob is there where it can be turned, and never goes beyond what the settings give as a bound."""
     run, _ = run_of(home, "run.budget.steps=1", *settings)
     run.run()
-    knobs = knobs_of(run._parts)
+    knobs = knobs_of(run.parts)
     assert {knob: knobs.get(knob) for knob in expected} == expected
 
 

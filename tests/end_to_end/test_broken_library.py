@@ -24,6 +24,7 @@ def broken(tmp_path):
     return environment() | {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}"}
 
 
+@pytest.mark.slow
 def test_a_package_that_ends_the_import_of_transformers_is_named(tmp_path, broken):
     """A torchvision that raises ends a run with 2, and one sentence that says what to do with it."""
     process = subprocess.run(

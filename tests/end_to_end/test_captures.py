@@ -57,6 +57,7 @@ def assert_rising(shares):
     assert len(set(numbers)) > 1
 
 
+@pytest.mark.slow
 @WIDTHS
 @pytest.mark.timeout(300)
 def test_a_first_run_and_its_resume(tmp_path, columns):
@@ -89,6 +90,7 @@ def test_a_first_run_and_its_resume(tmp_path, columns):
     assert terminal.lines[-1].endswith("bytes")
 
 
+@pytest.mark.slow
 def test_a_run_in_a_file(tmp_path):
     """Where there is no terminal each line is whole, has the time of the day and no control character."""
     process = run("train", *tiny(corpus(tmp_path)), *SHORT, cwd=tmp_path)
@@ -99,6 +101,7 @@ def test_a_run_in_a_file(tmp_path):
     assert any(re.search(r"step 8/8 · loss [\d.]+ · lr ", line) for line in lines)
 
 
+@pytest.mark.slow
 @WIDTHS
 def test_ctrl_c_is_acknowledged_at_once(tmp_path, columns):
     """Ctrl-C is answered within a second with what happens and how to stop sooner, and the run saves and ends."""
@@ -135,6 +138,7 @@ def test_a_run_that_a_file_stops_is_not_finished(tmp_path):
     assert re.search(r"stopped after step [\d,]+ of 100,000 .*STOP", printed)
 
 
+@pytest.mark.slow
 @WIDTHS
 def test_a_full_disk_is_one_trouble(tmp_path, columns):
     """A disk that takes no checkpoint is told once with its remedy, without the names of classes, and ends with 4."""

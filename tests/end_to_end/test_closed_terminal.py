@@ -75,6 +75,7 @@ def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path):
     assert max(losses(tmp_path / "runs/default")) == 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", ["", "2>&1"])
 def test_a_run_whose_output_nobody_reads_finishes(tmp_path, streams):
     """A run whose reader has gone, as that of ``| head -1`` does, trains to its end and exits with 0."""

@@ -19,6 +19,7 @@ from tests.support.printed_commands import printed, words_of
 READING = {"generate", "evaluate", "inspect", "explain", "config"}
 """What a run of seconds can show; test_documented_pages.py runs the others."""
 OTHERS = {
+    "python examples/fastapi_service.py runs": "test_http_service.py runs it",
     "python -m venv .venv && . .venv/bin/activate": "Python's own",
     "pre-commit install": "changes the checkout",
     "python checkpoint/zero_to_fp32.py checkpoint checkpoint-joined --safe_serialization": "DeepSpeed's own script",
@@ -40,7 +41,7 @@ VARIABLES = re.compile(r"((?:\w+=(?:\$\(.*?\)|\S+) ?)+)(?:$|(?=python ))")
 
 COMMANDS = list(printed())
 OURS = [each for each in COMMANDS if words_of(each.text) and (" -m application" in each.text or each.is_short)]
-LAUNCHED = [each for each in COMMANDS if re.search(r"\b(torchrun|accelerate launch) ", each.text)]
+LAUNCHED = [each for each in COMMANDS if re.search(r"(?<!launch )\b(torchrun|accelerate launch) ", each.text)]
 
 
 def named(commands):
@@ -68,6 +69,8 @@ def test_a_printed_command_is_understood(command, monkeypatch):
     assert not [other for other in others if other.startswith("-") or "=" not in other]
     settings = [word for word in [*getattr(options, "settings", []), *others] if word not in NAMED]
     assert hasattr(options, "settings") or not others
+    if getattr(options, "on", None):  # short for this setting, which others belong to
+        settings.insert(0, f"distributed.kind={options.on}")
     if getattr(options, "describe", False):
         settings = []  # they are names of settings then, and tried further below
     load_settings(getattr(options, "config", []), settings, variables_of(command.text))
@@ -91,8 +94,8 @@ def test_a_printed_variable_is_a_setting(command):
 def test_a_launcher_understands_what_is_printed(command):
     """The launchers take the options as printed, and start Holdfast as a module."""
     words = [word for word in shlex.split(command.text) if word != "..."]
-    if "torchrun" in words:
-        options = get_args_parser().parse_args(words[words.index("torchrun") + 1 :])
+    if begins := [number for number, word in enumerate(words) if word.endswith("torchrun")]:
+        options = get_args_parser().parse_args(words[begins[0] + 1 :])
     else:
         options = launch_command_parser().parse_args(words[2:])
     assert options.module
@@ -134,7 +137,7 @@ def test_every_printed_command_is_looked_at():
     """No command is passed over but those of other programs that are listed, and this list names only what is there."""
     kinds = re.compile(r"pip install|\b(make|pytest|torchrun|accelerate) |-m benchmarks\.|HOLDFAST_\w+=")
     rest = {each.text for each in COMMANDS if each not in OURS and not kinds.search(each.text)}
-    assert rest - {"python -m application", "python -m holdfast"} == OTHERS.keys()
+    assert rest - {"python -m application", "python -m holdfast", "python -m holdfast.torchrun"} == OTHERS.keys()
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def followed():
     seen, pages = set(EXCEPTIONS), {}
     for each in printed():
         line = line_of(each)
-        is_ours = "python -m application " in line and bool(words_of(line))
+        is_ours = "python -m application " in line and not line.startswith("srun ") and bool(words_of(line))
         is_followed = each.is_complete and each.page not in OF_THEIR_OWN and line not in seen
         if (is_ours or line.startswith("openssl")) and is_followed:
             seen.add(line)

@@ -86,6 +86,7 @@ def test_an_example_without_arguments_says_what_it_takes(name):
     assert len(process.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_service_example_ends_with_a_run_that_is_short(home):
     """The embedding example does not wait for steps that its budget does not hold."""
     process = example("embedded_service.py", str(home / "run"), *tiny(home / "corpus.jsonl", "run.budget.steps=1"))

@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.training.preference_record import preference_of, preference_text
 from tests.support.command_line import losses, run, run_here, start, wait_for_step
 from tests.support.file_faults import files_under
 from tests.support.planted_chats import WORDS, of_a_minute
@@ -102,6 +104,23 @@ def test_prepare_computes_the_column_and_evaluate_reads_it(home):
     assert "reward accuracy" in report
 
 
+def test_held_out_pairs_that_are_all_too_long_end_the_start(home):
+    """No step is made that the first evaluation would end, and the sentence names the length of a row."""
+    found = {True: [], False: []}  # by whether a pair is held out
+    for number in range(200):
+        for prompt in ("Say it", "long " * 60):
+            record = {"prompt": prompt, "chosen": f"A{number}", "rejected": f"b{number}"}
+            is_held_out = Holdout(0.1, 1).holds_text(preference_text(preference_of(record)))
+            if is_held_out == (prompt != "Say it"):
+                found[is_held_out].append(json.dumps(record))
+    (home / "long.jsonl").write_text("\n".join(found[True][:3] + found[False][:60]), encoding="utf-8")
+    more = ("run.seed=1", "evaluation.at_start=false", f"data.path={home / 'long.jsonl'}")
+    done = run_here("train", *settings_of(home, "run", *more), cwd=home)
+    assert done.returncode == 3
+    assert "every pair held out to evaluate on has more than 128 tokens" in done.stderr
+    assert "step 1/" not in done.stderr
+
+
 def test_another_reference_model_is_another_run(home):
     """A run whose initial weights have changed is not resumed, as its reference would be another model."""
     base = home / "base"
@@ -162,3 +181,10 @@ def test_two_processes_learn_what_one_learns(home, sharding):
         for name in ("loss", "reward_margin", "eval_loss", "eval_reward_margin"):
             if name in figures:
                 assert found[step][name] == pytest.approx(figures[name], rel=1e-4, abs=1e-4), (step, name)
+
+
+@pytest.mark.slow
+def test_a_drill_kills_a_run_on_preferences(home):
+    """The drills know pairs too: after a kill the run goes on as if nothing had happened."""
+    done = run("drill", "kill", *settings_of(home), cwd=home)
+    assert done.returncode == 0, done.stdout + done.stderr

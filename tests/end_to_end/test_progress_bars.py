@@ -55,6 +55,7 @@ def test_each_bar_is_seen(tmp_path):
     assert re.search(r" · [\d.,]+ ([kM]?B|GB|tokens)/s · \d+ s left", first)
 
 
+@pytest.mark.slow
 def test_a_program_gets_one_object(tmp_path):
     """With --json standard output is one JSON object with the figures of the run; with --quiet nothing else is said."""
     settings = tiny(corpus(tmp_path), *SHORT, "state_store.keep_best=1", "evaluation.every=2")

@@ -41,21 +41,49 @@ def settings(path, name, *more):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_ranks_start_again_in_smaller_micro_batches(home, engine):
     """Whatever rank runs short, wherever in a step, nothing hangs and the losses are those of the undisturbed run."""
-    told = environment() | {"SHORTAGES": POINTS}
-    told["MET"] = str(home / engine)
-    (home / engine).mkdir()
     shutil.rmtree(home / "cache/micro-batch", ignore_errors=True)  # what another engine's run has learned
-    record = home / "runs" / engine / "micro-batch.json"
-    command = [sys.executable, "-m", "tests.support.shortage_ranks", str(record), "train"]
+    record = train_short_of_memory(home, engine, settings(home / "corpus.jsonl", engine, *ENGINES[engine]))
+    assert json.loads(record.read_text())["shortages"] == {"16": 1, "8": 1, "4": 1, "2": 1}
+    check_same_losses(home, engine)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_all_stages_start_again_in_smaller_micro_batches(tmp_path, schedule):
+    """Whatever stage runs short, the other does not hang, and the losses are those of one process."""
+    own = stages(corpus(tmp_path), "undisturbed", "distributed.processes=1")
+    outcome = run("train", *own, cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    mesh = ["distributed.mesh.pipeline=2", f"distributed.mesh.schedule={schedule}"]
+    record = train_short_of_memory(tmp_path, schedule, stages(tmp_path / "corpus.jsonl", schedule, *mesh))
+    assert json.loads(record.read_text())["shortages"] == {"32": 1, "16": 1, "8": 1, "4": 1}, "ranks have all rows"
+    check_same_losses(tmp_path, schedule)
+
+
+def stages(path, name, *more):
+    """Return the settings of a decoder that two stages a rank can divide."""
+    shape = ["model.kind=decoder", "model.num_hidden_layers=4", "model.tie_word_embeddings=false"]
+    return [setting.replace("model.config.", "model.") for setting in settings(path, name, *shape, *more)]
+
+
+def train_short_of_memory(home, name, own):
+    """Train with settings ``own`` on two ranks that run short at ``POINTS``; return the record of micro-batches."""
+    (home / name).mkdir()
+    record = home / "runs" / name / "micro-batch.json"
     outcome = subprocess.run(
-        [*command, *settings(home / "corpus.jsonl", engine, *ENGINES[engine])],
-        cwd=home, env=told, text=True, capture_output=True, timeout=550, check=False,
+        [sys.executable, "-m", "tests.support.shortage_ranks", str(record), "train", *own],
+        cwd=home, env=environment() | {"SHORTAGES": POINTS, "MET": str(home / name)}, text=True, capture_output=True,
+        timeout=550, check=False,
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stderr[-3000:]
-    assert len(list((home / engine).glob("met-*"))) == 4
+    assert len(list((home / name).glob("met-*"))) == 4
     assert outcome.stdout.count("starting all processes again") == 4
-    assert json.loads(record.read_text())["shortages"] == {"16": 1, "8": 1, "4": 1, "2": 1}
-    expected, found = losses(home / "runs/undisturbed"), losses(home / "runs" / engine)
+    return record
+
+
+def check_same_losses(home, name):
+    expected, found = losses(home / "runs/undisturbed"), losses(home / "runs" / name)
     assert found.keys() == expected.keys()
     for step, loss in expected.items():
         assert found[step] == pytest.approx(loss, rel=1e-5), step

@@ -83,6 +83,7 @@ def test_in_a_control_group_what_fits_is_trained(tmp_path, in_group):
     assert json.loads((tmp_path / "runs/default/run.json").read_text())["start"]["phase"] == "training"
 
 
+@pytest.mark.slow
 def test_what_nearly_fills_its_control_group_is_told_before_and_after(tmp_path, in_group):
     """A run that the kernel kills for its memory has said before that memory is short, and `explain` says so after."""
     process = in_group(560 * 10**6, "train", *tiny(corpus(tmp_path), *TIGHT, "evaluation.every=1000"))

@@ -168,7 +168,7 @@ def test_the_buttons_ask_first(chromium, run):
         (run / "STOP").unlink()
         add_event(run, "RunFinished", step=300, tokens=1)
         wait_for(page, "document.querySelector('#asked').hidden")
-        assert page.get_by_role("button", name="Save").is_disabled()
+        wait_for(page, "document.querySelector('#save').disabled")
 
 
 @pytest.mark.slow

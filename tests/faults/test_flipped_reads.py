@@ -115,6 +115,7 @@ def judge(found, *, older):
     return len(others), sum("error" in other for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", ["one", "archived"])
 def test_a_wrong_reading_of_a_process_that_is_alone_is_not_used(shim, tmp_path, way):

@@ -104,6 +104,7 @@ def test_prepare_killed_at_five_moments_leaves_the_same_bytes(place, undisturbed
     assert finished(place / "killed") == undisturbed, kills
 
 
+@pytest.mark.slow
 def test_an_interrupted_prepare_ends_at_once_and_goes_on(place, undisturbed):
     """At SIGINT `prepare` ends within few operations with 130 and no traceback; the next call keeps what was there."""
     process = started(place / "interrupted", 60)

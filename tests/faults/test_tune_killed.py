@@ -186,7 +186,14 @@ def test_a_stop_saves_the_trials(home):
     place = home / "stopped"
     place.mkdir()
     corpus(place)
-    words = arguments(place, "run.budget.steps=4000", "evaluation.every=1000", "tune.pruner=none", trials=1)
+    words = arguments(
+        place,
+        "run.budget.steps=4000",
+        "evaluation.every=1000",
+        "tune.pruner=none",
+        "tune.pruner_options=null",
+        trials=1,
+    )
     process = start(place, words)
     metrics = place / FOLDER / "trial-0000/metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size > 3000):

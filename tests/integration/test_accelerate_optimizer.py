@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
+from holdfast.adapters.optimizer.parallelism import Parallelism
 from holdfast.adapters.shared.tensor_state.file_parts import write_parts
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import read_rows
@@ -69,7 +70,7 @@ def test_gradients_are_clipped_to_their_bound(clip, tmp_path):
 def test_offload_without_parts_is_refused():
     """A whole model on one device has no parts to rest in host memory, which is said before anything is trained."""
     with pytest.raises(ConfigurationError, match=r"not sharded: set optimizer\.sharding=fsdp2"):
-        prepare(offload=True)
+        prepare(parallelism=Parallelism(offload=True))
 
 
 def test_matrices_decay_and_norms_do_not(tmp_path):

@@ -80,7 +80,7 @@ def test_every_algorithm_continues_bit_for_bit(algorithm, steps, tmp_path):
         take_step(fresh, other, rate, seed=9)
     folder = write((*model.capture(), *capture_optimizer(trained, names_of(model), sharded=False)), tmp_path / "a")
     restore_optimizer(fresh, names_of(other), folder)
-    other.load_weights(model.network.state_dict())
+    other.network.load_state_dict(model.network.state_dict())
     for step in (5, 6):
         assert take_step(trained, model, rate, seed=step) == take_step(fresh, other, rate, seed=step)
     for name, weight in model.network.state_dict().items():

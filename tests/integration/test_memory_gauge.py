@@ -1,4 +1,5 @@
 import mmap
+import subprocess
 import sys
 
 import pytest
@@ -27,3 +28,15 @@ def test_a_share_of_what_is_free_may_be_taken():
     least, most = sorted((before, after))  # others take memory meanwhile
     assert held < half < most
     assert 0.8 * (least - held) < 2 * (half - held) < 1.2 * (most - held)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell no peak of a process alone")
+def test_the_peak_of_a_process_is_its_own():
+    """A process that a larger one started does not take the other's peak for its own."""
+    code = (
+        "import subprocess, sys; held = bytearray(b'x' * (2 << 30)); "
+        "subprocess.run([sys.executable, '-c', 'from holdfast.adapters.shared.device.memory_gauge import memory_bytes; "
+        'print(memory_bytes("cpu"))\'], check=True, close_fds=False)'
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert 0 < int(done.stdout) < 1 << 30

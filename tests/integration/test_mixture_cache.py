@@ -198,7 +198,7 @@ def test_a_source_that_never_gives_is_not_prepared(tmp_path):
     """A tokenizer is trained, and a cache filled, without a source of weight 0 in every stage."""
     write(tmp_path / "a.jsonl", TEXTS)
     write(tmp_path / "b.jsonl", [f"another {text}" for text in TEXTS])
-    _, prepared, *_ = prepare_ahead(settings_of(tmp_path, {"a": 1, "b": 0}, "tokenizer.vocabulary_size=260"))
+    prepared = prepare_ahead(settings_of(tmp_path, {"a": 1, "b": 0}, "tokenizer.vocabulary_size=260")).prepared
     assert prepared.documents == len(TEXTS)
 
 

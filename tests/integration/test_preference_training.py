@@ -16,9 +16,11 @@ from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
+from holdfast.application.data.holdout_batches import HoldoutBatches, PairGroups
 from holdfast.application.data.reference_column import ReferenceColumn
 from holdfast.application.training.reference_pass import ReferencePass
 from holdfast.application.training.step_engine import StepEngine
+from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.packing import BestFitPacking, place_rows
 from holdfast.domain.data.preference_pairs import MaskedIds, joined_pair
 from holdfast.domain.data.row_index import NO_ROW, read_rows
@@ -232,19 +234,20 @@ def pass_of(model, column, **more):
 def test_the_reference_pass_keeps_the_plain_log_probabilities(tmp_path, kind, has_adapters):
     """The column has the log-probability of each reply alone, NaN for a pair longer than a row, also with adapters."""
     pairs = conversations(30)
-    pairs[7] = [MaskedIds(np.arange(30), np.arange(30) > 5)] * 2
+    pairs[7] = [MaskedIds(np.arange(first, first + 30), np.arange(30) > 5) for first in (0, 1)]
     model = built()
     expected = reference_values(model.network.eval(), pairs)
     model.network.train()
     if has_adapters:
         add_lora(model, LoraPlan(4, 8, 0.0), seed=0)
     cache, column = cache_with(tmp_path, pairs, kind), column_of()
-    assert pass_of(model, column).run([cache])[0] == 29
+    done = pass_of(model, column).run([cache])
+    assert (done.num_pairs, done.num_too_long) == (29, 1)
     found = np.concatenate([column.of(cache, shard) for shard in cache.shards()])
     assert np.isnan(found[7]).all()
     kept = np.delete(np.arange(30), 7)
     assert found[kept] == pytest.approx(expected[kept], abs=1e-4)
-    assert pass_of(model, column).run([cache])[0] == 0
+    assert pass_of(model, column).run([cache]).num_pairs == 0
 
 
 def test_a_killed_pass_continues_with_the_next_block(tmp_path):
@@ -262,9 +265,28 @@ def test_a_killed_pass_continues_with_the_next_block(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         pass_of(model, column_of(), show=kill).run([cache])
     again = cache_with(tmp_path / "killed", pairs)
-    assert pass_of(model, column_of()).run([again])[0] == 30 - 3 * 4
+    assert pass_of(model, column_of()).run([again]).num_pairs == 30 - 3 * 4
     for one, other in zip(whole.shards(), again.shards(), strict=True):
         assert column_of().of(whole, one).tobytes() == column_of().of(again, other).tobytes()
+
+
+def test_a_reference_model_with_bad_weights_stores_nothing(tmp_path):
+    """A log-probability that is NaN would end every run that reads it, so the pass ends with a sentence."""
+    model, cache, column = built(), cache_with(tmp_path, conversations(6)), column_of()
+    with torch.no_grad():
+        next(model.parameters())[:] = float("nan")
+    with pytest.raises(DataError, match=r"NaN or infinite: check the weights of model.path"):
+        pass_of(model, column).run([cache])
+    assert not column.has(cache, cache.shards()[0], 0)
+
+
+def test_held_out_pairs_that_are_too_long_are_named(tmp_path):
+    """The remedy is another length of a row, as there are pairs that are held out."""
+    cache = cache_with(tmp_path, conversations(6))
+    groups, packing = PairGroups(lambda: [cache], lambda: None, seed=0), BestFitPacking(2, "drop")
+    held_out = HoldoutBatches(groups, Holdout(1.0, 0), packing, rows=2, max_tokens=1000, holds_pairs=True)
+    with pytest.raises(DataError, match=r"more than 2 tokens and is left out: raise data.sequence_length"):
+        _ = held_out.batches
 
 
 def test_a_column_that_was_not_computed_is_missed(tmp_path):

@@ -15,6 +15,7 @@ from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTens
 from holdfast.adapters.shared.tensor_state.local_shards import Slice
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.adapters.shared.tensor_state.sharded_tensors import ShardLayout, SlicedTensors, TensorFile, slices_part
+from holdfast.adapters.shared.tensor_state.tensor_block import TensorBlock
 from holdfast.domain.errors import StateError
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -41,7 +42,7 @@ def cut(tensors, cuts):
         for name, tensor in tensors.items():
             begin, end = (int(share * tensor.numel()) for share in (low, high))
             if begin < end:
-                slices[name] = Slice(tensor.shape, begin, tensor.reshape(-1)[begin:end])
+                slices[name] = Slice(tensor.shape, TensorBlock(begin, end - begin), tensor.reshape(-1)[begin:end])
         files[f"part-{number}"] = bytes_of(slices_part(f"part-{number}", slices))
     return files
 
@@ -124,7 +125,7 @@ def test_a_range_that_several_files_have_counts_once():
     """Ranks that hold the same range leave one in the layout."""
     files = cut(TENSORS, (0.5,)) | {"part-2": cut(TENSORS, (0.5,))["part-1"]}
     layout = ShardLayout.of([opened(files)(name) for name in files])
-    assert layout.tensors["weight"].ranges == [(0, 17), (17, 18), (0, 0)]
+    assert layout.tensors["weight"].places == [(0, 17, 0, 1), (17, 18, 0, 1), (0, 0, 0, 1)]
 
 
 LAYOUT = '{"files": ["a"], "tensors": {"w": {"dtype": "F32", "shape": [2], "ranges": %s}}}'
@@ -170,3 +171,46 @@ def test_a_range_is_put_where_it_belongs():
     found = saved.read("half", 0, 6, other)
     assert found is not other
     assert torch.equal(found, TENSORS["half"])
+
+
+def blocks(tensor, rows, columns):
+    """Return files in which ``tensor`` is cut before each of ``rows`` and ``columns``."""
+    files, width = {}, tensor.shape[1]
+    for top, bottom in zip((0, *rows), (*rows, len(tensor)), strict=True):
+        for left, right in zip((0, *columns), (*columns, width), strict=True):
+            block = tensor[top:bottom, left:right]
+            place = TensorBlock(top * width + left, right - left, width, bottom - top)
+            name = f"part-{len(files)}"
+            piece = {"weight": Slice(tensor.shape, place, block.reshape(-1))} if block.numel() else {}
+            files[name] = bytes_of(slices_part(name, piece))
+    return files
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), shape=st.tuples(st.integers(1, 9), st.integers(1, 9)))
+def test_any_range_is_read_from_blocks_of_rows_and_columns(data, shape):
+    """A range of a matrix whose files hold blocks is the range of the matrix, and so it is after a trip to JSON."""
+    tensor = torch.randn(shape, generator=GENERATOR)
+    rows, columns = (data.draw(st.lists(st.integers(0, size), max_size=3).map(sorted)) for size in shape)
+    files = blocks(tensor, rows, columns)
+    layout = ShardLayout.of([opened(files)(name) for name in files])
+    layout = ShardLayout.from_json(layout.to_json().encode(), "layout.json")
+    start = data.draw(st.integers(0, tensor.numel()))
+    count = data.draw(st.integers(0, tensor.numel() - start))
+    found = SlicedTensors(layout, opened(files)).read("weight", start, count)
+    assert torch.equal(found, tensor.reshape(-1)[start : start + count])
+
+
+def test_a_missing_block_is_noticed():
+    """Blocks that do not make up the whole matrix are refused."""
+    files = blocks(torch.randn(4, 6, generator=GENERATOR), [2], [3])
+    del files["part-2"]
+    with pytest.raises(StateError, match="do not cover all of it"):
+        ShardLayout.of([opened(files)(name) for name in files])
+
+
+def test_a_file_that_claims_too_many_runs_is_refused():
+    """A layout with more runs than any matrix has is refused before memory is filled with them."""
+    claim = {"dtype": "F32", "shape": [1 << 40], "ranges": [[0, 1, 1, 1 << 40]]}
+    with pytest.raises(StateError, match="do not cover all of it"):
+        ShardLayout.from_json(json.dumps({"files": ["a"], "tensors": {"weight": claim}}).encode(), "layout.json")

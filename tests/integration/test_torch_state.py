@@ -54,6 +54,18 @@ def test_every_library_s_shortage_is_one_error(error):
     assert raised.value.__context__ is None
 
 
+def test_an_error_that_has_a_shortage_as_its_cause_is_a_shortage():
+    """The stages of a pipeline raise an error of their own, of which the shortage is the cause."""
+
+    def work():
+        msg = "[Stage 0] failed to run forward"
+        raise RuntimeError(msg) from torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with pytest.raises(OutOfMemory, match="Tried to allocate") as raised:
+        within_memory("cpu", work)
+    assert raised.value.__context__ is None
+
+
 def test_a_shortage_on_the_host_gives_back_what_was_freed(monkeypatch):
     """What the failed work has freed is given back, before it is tried again with fewer rows."""
     given = []

@@ -24,7 +24,15 @@ PLUGINS = Path(__file__).resolve().parent / "plugins"
 SAME_RHYTHM = "resources.auto_tune=false"
 """For a test that counts checkpoints: a disk that is slow for a second would have the run make them rarer."""
 _TRIED: set[frozenset[str]] = set()
-_OF_A_MODEL = ("data.kind=", "data.transforms=", "tokenizer.kind=", "model.", "sample.prompt=", "run.dir=")
+_OF_A_MODEL = (
+    "data.kind=",
+    "data.task=",
+    "data.transforms=",
+    "tokenizer.kind=",
+    "model.",
+    "sample.prompt=",
+    "run.dir=",
+)
 _OF_A_STORE = ("optimizer.kind=", "state_store.kind=", "state_store.encryption.")
 WORDS = "the model reads text and learns to say what comes next in small steps and keeps its place"
 
@@ -89,16 +97,21 @@ def try_new(arguments: Sequence[str], output: str, *, cwd: Path) -> None:
         return
     _TRIED.add(kind)
     for command in commands:
-        process = run_here(*command, *(["--max-new-tokens", "1"] if command[0] == "generate" else []), cwd=cwd)
+        process = _run_next([*command, *(["--max-new-tokens", "1"] if command[0] == "generate" else [])], cwd)
         assert process.returncode == 0, f"{command} was said to try next: {process.stderr}"
 
 
 def try_next(output: str, *, cwd: Path) -> list[subprocess.CompletedProcess[str]]:
     """Run each command that ``output`` says to try next; one that does not end well raises ``AssertionError``."""
-    processes = [run_here(*command, cwd=cwd) for command in next_commands(output)]
+    processes = [_run_next(command, cwd) for command in next_commands(output)]
     for process in processes:
         assert process.returncode == 0, f"{process.args} was said to try next: {process.stderr}"
     return processes
+
+
+def _run_next(command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in this process, or in another one if it reads a terminal, which has ended."""
+    return run(*command, cwd=cwd) if command[0] == "chat" else run_here(*command, cwd=cwd)
 
 
 def corpus(folder: Path, *, documents: int = 120, seed: int = 0) -> Path:

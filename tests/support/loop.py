@@ -24,6 +24,7 @@ from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOn
 from holdfast.application.handlers.stop_early import StopWithoutImprovement
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
+from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.sample_prompts import PromptSampler
@@ -46,6 +47,7 @@ from holdfast.domain.training.cadence import Cadence
 from holdfast.domain.training.early_stopping import EarlyStopping
 from holdfast.domain.training.lr_schedule import Span, WarmupDecay, half_cosine
 from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState
+from holdfast.domain.training.parallel_mesh import ParallelMesh
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.domain.training.train_plan import TrainPlan
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
@@ -172,7 +174,7 @@ class Loop:
                 checkpoints=self.checkpoints,
                 bus=self.bus,
                 inbox=self.inbox,
-                group=self.group,
+                ranks=DataRanks(self.group, ParallelMesh.of(self.group.size)),
             ),
         )
         measure = EvaluateOnCadence(

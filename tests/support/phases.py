@@ -45,9 +45,11 @@ def interrupt_at(
 ) -> None:
     """Have it happen when ``phase`` is reached for the ``count``-th time, and ``forwards`` forward passes later."""
     import torch
+    from torch.optim import AdamW
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from holdfast.adapters.monitor.jsonl import JsonlMonitor
+    from holdfast.adapters.optimizer.engine import TrainingEngine
     from holdfast.adapters.optimizer.trainable import TorchTrainable
     from holdfast.adapters.state_store import checkpoint_writer as draft
     from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
@@ -92,9 +94,10 @@ def interrupt_at(
     watch(JsonlMonitor, "record", "monitor")
     watch(EvaluateOnCadence, "on_step", "handler")
     watch(Checkpointer, "flush", "flush")
-    watch(TorchTrainable, "_summed_loss", "forward", behind=True)
+    watch(TrainingEngine, "summed_loss", "forward", behind=True)
     watch(torch.Tensor, "backward", "backward", behind=True)
-    register_optimizer_step_post_hook(lambda *_: reach("optimizer"))
+    # Muon has an AdamW for the other parameters, so this is once a step, in its middle
+    register_optimizer_step_post_hook(lambda stepped, *_: reach("optimizer") if isinstance(stepped, AdamW) else None)
     watch(TorchTrainable, "capture", "capture")
     watch(TorchTrainable, "evaluate", "evaluation")
     watch(draft, "_write_file", "write")

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 
+from holdfast.adapters.optimizer.engine import TrainingEngine
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.process.exit_codes import end_with
@@ -19,7 +20,7 @@ _now = {"factor": 1.0}
 
 def plant():
     """Have the losses of some steps be no number, by the last rank alone, and those of others far too large."""
-    update, summed_loss = TorchTrainable.update, TorchTrainable._summed_loss
+    update, summed_loss = TorchTrainable.update, TrainingEngine.summed_loss
 
     def spoilt(self, *, step, learning_rate):
         factor = PLANTS.pop(step, 1.0)  # a step that is taken again is left alone
@@ -27,12 +28,12 @@ def plant():
         _now["factor"] = factor if is_mine else 1.0
         return update(self, step=step, learning_rate=learning_rate)
 
-    def multiplied(self, batch, *, last=True):
-        loss = summed_loss(self, batch, last=last)
-        return loss * _now["factor"] if self._engine.module.training else loss
+    def multiplied(self, inputs, *, last):
+        loss = summed_loss(self, inputs, last=last)
+        return loss * _now["factor"] if self.module.training else loss
 
     TorchTrainable.update = spoilt
-    TorchTrainable._summed_loss = multiplied
+    TrainingEngine.summed_loss = multiplied
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,7 +66,8 @@ def words_of(text: str) -> list[str]:
     """Return the arguments of ``python -m application`` in ``text``, with something in place of what N stands for."""
     found = shlex.split(text, comments=True)
     begin = next((number for number in range(len(found)) if found[number : number + 2] == ["-m", "application"]), -2)
-    known = (word for word in found[begin + 2 :] if word != "..." and not word.startswith("["))
+    own = itertools.takewhile(lambda word: word != "&&", found[begin + 2 :])
+    known = (word for word in own if word != "..." and not word.startswith("["))
     return ["1" if word in {"N", "STEP"} else word for word in known]
 
 
@@ -73,7 +75,7 @@ def _in_blocks(page: str, text: str) -> Iterator[Printed]:
     for block in _FENCED.finditer(text):
         first = text.count("\n", 0, block.start()) + 2
         if block[1] == "yaml":
-            yield from (Printed(page, first, each, is_block=True) for each in _strings(yaml.safe_load(block[2])))
+            yield from (Printed(page, first, each, is_block=True) for each in _strings([*yaml.safe_load_all(block[2])]))
         elif block[1] in {"", "bash"}:
             yield from _lines(page, first, block[2])
     for number, line in enumerate(_FENCED.sub(_blank, text).splitlines(), 1):

@@ -6,13 +6,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class ParameterRole(Enum):
@@ -41,12 +43,27 @@ def parameter_groups(
     for parameter, role in _roles(network):
         decays = role is not ParameterRole.VECTOR and (decay_embeddings or role is not ParameterRole.EMBEDDING)
         options = options_of(role) | {"weight_decay": weight_decay if decays else 0.0}
-        group = groups.setdefault(tuple(sorted(options.items())), {"params": [], **options})
+        # torch steps all tensors of a group at once, which must then be spread over the same ranks
+        key = (*sorted(options.items()), ("mesh", mesh_of(parameter)))
+        group = groups.setdefault(key, {"params": [], **options})
         group["params"].append(parameter)
     if not groups:
         msg = "every parameter of the model is frozen, so there is nothing to train: choose another model or model.lora"
         raise ConfigurationError(msg)
     return list(groups.values())
+
+
+def mesh_of(tensor: Tensor) -> DeviceMesh | None:
+    """Return the mesh over which ``tensor`` is spread; None if each rank has all of it."""
+    return tensor.device_mesh if isinstance(tensor, DTensor) else None
+
+
+def by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Return ``tensors`` in lists, each of tensors with the same mesh; an empty list if there are none."""
+    lists: dict[DeviceMesh | None, list[Tensor]] = {}
+    for tensor in tensors:
+        lists.setdefault(mesh_of(tensor), []).append(tensor)
+    return list(lists.values()) or [[]]
 
 
 def _roles(network: nn.Module) -> Iterator[tuple[Tensor, ParameterRole]]:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.decoder.config_fields import fields_of
 from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE, family_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
+
+_TENSOR_PLAN: Mapping[str, str] = MappingProxyType(
+    {f"layers.*.{name}_proj": "colwise" for name in ("self_attn.q", "self_attn.k", "self_attn.v", "mlp.gate", "mlp.up")}
+    | {f"layers.*.{name}_proj": "rowwise" for name in ("self_attn.o", "mlp.down")}
+)
 
 
 @final
@@ -52,6 +60,26 @@ class DecoderConfig:
     def tie_word_embeddings(self) -> bool:
         """Return whether embedding and output matrix are the same."""
         return self.shape.tied
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Return the number of query heads."""
+        return self.shape.attention.num_heads
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Return the number of key and value heads."""
+        return self.shape.attention.num_key_value_heads
+
+    @property
+    def intermediate_size(self) -> int:
+        """Return the number of neurons of a feed-forward network."""
+        return self.shape.mlp.width
+
+    @property
+    def base_model_tp_plan(self) -> Mapping[str, str]:
+        """Return the plan for tensor parallelism, in the form of Hugging Face's configurations."""
+        return _TENSOR_PLAN
 
     def to_json_string(self) -> str:
         """Return the text of config.json, in Hugging Face's form if Hugging Face has an equivalent model."""

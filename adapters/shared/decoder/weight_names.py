@@ -36,6 +36,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 _JOINT = ".attn.c_attn."
 _PARTS = tuple(f".self_attn.{part}_proj." for part in "qkv")
 _TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
+_OF_BASE = re.compile(r"(wte|wpe|h|ln_f)\.")
 # entries of older files besides weights; each follows from the configuration
 _NO_WEIGHTS = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(bias|masked_bias))$")
 
@@ -61,14 +62,15 @@ def to_huggingface(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, 
 def from_huggingface(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return ``tensors`` of a Hugging Face model of ``model_type`` in the network's own names.
 
-    Dtypes stay. Shapes stay too, except those of matrices that GPT-2 stores transposed or joined.
+    Dtypes stay. Shapes stay too, except those of matrices that GPT-2 stores transposed or joined. Each tensor is
+    converted by itself, so they may be given one by one.
     """
     tensors = {name: tensor for name, tensor in tensors.items() if not _NO_WEIGHTS.search(name)}
     back = {theirs: ours for ours, theirs in _NAMES.get(model_type, {}).items()}
     if model_type != "gpt2":
         return {_renamed(name, back): tensor for name, tensor in tensors.items()}
-    if "wte.weight" in tensors:  # the first published files are those of the base model
-        tensors = {f"transformer.{name}": tensor for name, tensor in tensors.items()}
+    # the first published files are those of the base model
+    tensors = {f"transformer.{name}" if _OF_BASE.match(name) else name: each for name, each in tensors.items()}
     ours: dict[str, Tensor] = {}
     for name, tensor in _transposed(tensors).items():
         renamed = _renamed(name, back)

@@ -37,15 +37,27 @@ def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:
     try:
         return work(*arguments)
     except (RuntimeError, MemoryError) as error:
-        message = str(error).strip().split("\n", 1)[0]
-        is_out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
-            sign in str(error) for sign in _OUT_OF_MEMORY
-        )
-        if not is_out_of_memory:
+        shortage = _out_of_memory(error)
+        if shortage is None:
             raise_if_peers_are_lost(error)
             raise
+        message = str(shortage).strip().split("\n", 1)[0]
+        del shortage
     if device == "cuda":
         torch.cuda.empty_cache()
     else:
         give_back_freed()
     raise OutOfMemory(message or "memory is exhausted")
+
+
+def _out_of_memory(error: BaseException | None) -> BaseException | None:
+    """Return the out-of-memory error among ``error`` and its causes, None if there is none.
+
+    A stage of torch.distributed.pipelining raises its errors as the cause of one that does not quote them.
+    """
+    while error is not None:
+        is_by_type = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        if is_by_type or any(sign in str(error) for sign in _OUT_OF_MEMORY):
+            return error
+        error = error.__cause__
+    return None

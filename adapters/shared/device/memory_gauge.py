@@ -12,6 +12,7 @@ import torch
 
 from holdfast.adapters.shared.device.host_memory import free_bytes
 
+_STATUS = Path("/proc/self/status")
 _PEAK_OF_PROCESS = Path("/proc/self/clear_refs")  # "5" resets the peak of the resident size; Linux
 
 
@@ -79,10 +80,19 @@ def gauge_of(device: str, share: float) -> GpuGauge | HostGauge:
 
 def memory_bytes(device: str) -> int:
     """Return the GPU's peak allocation, or the process's peak resident size without a GPU, in bytes."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() if device == "cuda" else peak_of_process()
+
+
+def peak_of_process() -> int:
+    """Return the peak resident size of this process in bytes, on Linux since it was last reset.
+
+    The peak of ``getrusage`` begins with that of the process which started this one: a service of several GB.
+    """
+    lines = _STATUS.read_bytes().splitlines() if _STATUS.exists() else []
+    if own := [int(line.split()[1]) for line in lines if line.startswith(b"VmHWM:")]:
+        return own[0] * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, other systems KiB
 
 
 def memory_retries(device: str) -> int:

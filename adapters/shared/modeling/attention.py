@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 VARLEN = "varlen"
+CONTEXT_PARALLEL = "context_parallel"
 
 _TELLS_SHARING = "enable_gqa" in signature(varlen_attn).parameters
 _by_lengths = {VARLEN, "flash_attention_2", "flash_attention_3", "flash_attention_4"}
@@ -96,17 +97,22 @@ def packed_arguments(network: nn.Module, position_ids: Tensor, ends: Tensor | No
     implementation = getattr(network.config, "_attn_implementation", None)
     if implementation not in _by_lengths:
         return arguments
-    if implementation == VARLEN and ends is not None:
+    if implementation in (VARLEN, CONTEXT_PARALLEL) and ends is not None:
         # varlen reads no mask: transformers passes one of four dimensions on, and would otherwise look for documents
         # itself, and wait for the GPU
         arguments["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=position_ids.device)
     if ends is None:
-        begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
-        ends = torch.cat([begins, begins.new_tensor([position_ids.numel()])]).int()
+        ends = found_ends(position_ids)
     # the kernels need only a bound: the exact length would cost a synchronization and a compilation in each step
     longest = position_ids.shape[-1]
     maybe_mark_dynamic(ends, 0)
     return arguments | {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+
+
+def found_ends(position_ids: Tensor) -> Tensor:
+    """Return the ends of the documents in the flattened rows of ``position_ids``, int32, with a first 0."""
+    begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
+    return torch.cat([begins, begins.new_tensor([position_ids.numel()])]).int()
 
 
 def varlen_attention(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from holdfast.adapters.shared.modeling.attention import packed_arguments
+from holdfast.adapters.shared.modeling.attention import found_ends, packed_arguments
 from holdfast.adapters.shared.modeling.dpo_loss import target_losses
 from holdfast.adapters.shared.modeling.generation_settings import generation_parts
 from holdfast.adapters.shared.modeling.losses import (
@@ -23,12 +23,13 @@ from holdfast.adapters.shared.modeling.losses import (
 from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
 from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, rank_file
+from holdfast.adapters.shared.tensor_state.converted_ranges import check_same_weights, converted_ranges
 from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.shared.tensor_state.local_shards import assign, host_slices, host_tensors, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.adapters.shared.tensor_state.sharded_tensors import slices_part
-from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +37,13 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from holdfast.adapters.shared.modeling.context_parallel import ContextParallelism
+    from holdfast.adapters.shared.modeling.deferred_weights import DeferredWeights
     from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
     from holdfast.adapters.shared.modeling.expert_balance import ExpertBalance
     from holdfast.adapters.shared.modeling.loss_probe import LossProbe
+    from holdfast.adapters.shared.modeling.pipeline_parallel import PipelineParallelism
+    from holdfast.adapters.shared.modeling.tensor_parallel import TensorParallelism
     from holdfast.adapters.shared.tensor_state.consolidation import Convert
     from holdfast.adapters.shared.tensor_state.local_shards import ReadRange, Slice
     from holdfast.adapters.shared.tensor_state.sharded_tensors import SlicedTensors
@@ -84,11 +89,15 @@ class CausalLanguageModel(nn.Module):
     fp32 (rows, length) of zeros, into which an evaluation also writes the loss of each target; the sum that it returns
     does not change. ``balance``, if given, adds the balancing loss of a mixture of experts to the gradient.
     ``loss_probe``, if given, compares the next chunked loss in training with the plain one, once. ``preference``, if
-    given, is minimized in training in place of cross-entropy.
+    given, is minimized in training in place of cross-entropy. ``tensor_parallelism``, if given, has shared the weights
+    of the network among ranks that have the same rows; ``context_parallelism``, if given, divides the tokens of each
+    row among such ranks; ``pipeline_parallelism``, if given, has given each of such ranks a share of the layers.
+    ``deferred``, if given, places the weights, which are on the meta device until then.
     """
 
-    def __init__(self, network: PreTrainedModel) -> None:
+    def __init__(self, network: PreTrainedModel, *, deferred: DeferredWeights | None = None) -> None:
         super().__init__()
+        self.deferred = deferred
         self.network = network
         self.loss: Literal["chunked", "liger", "plain"] = "plain"
         self.own_loss: OwnLoss | None = None
@@ -99,6 +108,9 @@ class CausalLanguageModel(nn.Module):
         self.balance: ExpertBalance | None = None
         self.loss_probe: LossProbe | None = None
         self.preference: DpoLoss | None = None
+        self.tensor_parallelism: TensorParallelism | None = None
+        self.context_parallelism: ContextParallelism | None = None
+        self.pipeline_parallelism: PipelineParallelism | None = None
 
     def forward(
         self,
@@ -118,18 +130,29 @@ class CausalLanguageModel(nn.Module):
         """
         labels = torch.full_like(input_ids, IGNORED)
         labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], IGNORED)
+        if (context := self.context_parallelism) is not None and input_ids.shape != context.padded(input_ids, 0).shape:
+            input_ids, labels = context.padded(input_ids, 0), context.padded(labels, IGNORED)
+            position_ids, document_ends = context.padded(position_ids, 0), None  # each token of padding is a document
         arguments = packed_arguments(self.network, position_ids, document_ends)
+        if context is not None:
+            ends = found_ends(position_ids) if document_ends is None else document_ends
+            arguments = context.own_arguments(arguments, position_ids, ends)
+            input_ids, labels, target_places = context.own_tokens(input_ids), context.own_tokens(labels), None
         if self.training and self.preference is not None:
             losses = self._target_losses(input_ids, arguments, labels.flatten(), target_places)
             return self.preference.summed(losses, target_pieces, reference_margins)
-        own_loss = self.own_loss if self.training else None
-        if self.loss == "plain":
-            logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1).float()
-            if (each := self._losses_by_label()) is not None:
-                each += cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")[:-1]
-            return _summed(logits, labels.flatten()) if own_loss is None else own_loss(logits, labels.flatten())
-        hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
-        return self._chunked(hidden.flatten(0, 1), labels.flatten(), own_loss, target_places)
+        each = None if self.token_losses is None or self.training else torch.zeros_like(labels, dtype=torch.float32)
+        loss = self._summed_loss(input_ids, arguments, labels.flatten(), target_places, each)
+        if each is not None and self.token_losses is not None:
+            each = each if context is None else context.whole_rows(each)
+            width = self.token_losses.shape[1]
+            self.token_losses[:, 1:] += each[:, : width - 1]  # a label stands one place before its target
+        return loss if context is None else context.total(loss)
+
+    @property
+    def probed(self) -> Any:
+        """Return the network for checks that compute with weights."""
+        return self.network if self.deferred is None else self.deferred.probed
 
     @property
     def num_positions(self) -> int | None:
@@ -185,21 +208,56 @@ class CausalLanguageModel(nn.Module):
         """Return a function that loads the weights of ``saved``, as ``capture`` wrote them, while ``saved`` is open.
 
         It loads them into the network, or only those that are in ``into``, with the names of ``trained_tensors``, into
-        that. Raises ``StateError`` if names or shapes differ. Weights that need no conversion are read in place.
+        that. Raises ``StateError`` if names or shapes differ. Of weights that only change their names, this rank's
+        part is read, in place.
         """
-        if self.adapters is not None or hasattr(self.network, "from_huggingface"):
-            ranges = self._ranges_of({name: saved.whole(name) for name in saved.shapes})
+        if self.adapters is None:
+            ranges, shapes = converted_ranges(saved, getattr(self.network, "from_huggingface", dict))
         else:
-            self._check_same_tensors(saved.shapes)
-            ranges = {name: partial(saved.read, name) for name in saved.shapes}
+            own = self.adapters.read({name: saved.whole(name) for name in saved.shapes})
+            ranges = {name: partial(_range_of, tensor.reshape(-1)) for name, tensor in own.items()}
+            shapes = {name: tensor.shape for name, tensor in own.items()}
+        self._check_same_tensors(shapes)
         return partial(self._read, ranges, into)
 
-    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy ``tensors``, as ``capture`` wrote them, into the network; each is cast to its parameter's dtype.
+    def _summed_loss(
+        self,
+        input_ids: Tensor,
+        arguments: Mapping[str, Any],
+        labels: Tensor,
+        places: Tensor | None,
+        each: Tensor | None,
+    ) -> Tensor:
+        """Return the summed loss of ``labels`` (tokens,); if ``each`` is given, write that of each label into it."""
+        own_loss = self.own_loss if self.training else None
+        flat = None if each is None else each.view(-1)
+        if (pipeline := self.pipeline_parallelism) is not None:
+            hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
+            empty = torch.zeros((), device=hidden.device)
+            loss = pipeline.from_last(self.loss_of(hidden, labels, flat) if pipeline.is_last else empty)
+            if each is not None:
+                each.copy_(pipeline.from_last(each))
+            return loss
+        if self.loss == "plain":
+            logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1).float()
+            if flat is not None:
+                flat += cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+            return _summed(logits, labels) if own_loss is None else own_loss(logits, labels)
+        hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
+        return self._chunked(hidden.flatten(0, 1), labels, own_loss, places, flat)
 
-        Raises ``StateError`` if names or shapes differ.
+    def loss_of(self, hidden: Tensor, labels: Tensor, each: Tensor | None = None) -> Tensor:
+        """Return the summed loss in nats, fp32, of the last stage's ``hidden`` (rows, length, width).
+
+        ``labels`` are int64 (rows x length,), -100 for ignored ones; ``each``, fp32 of their shape, gets their losses.
         """
-        self._read(self._ranges_of(tensors))
+        own_loss = self.own_loss if self.training else None
+        if self.loss != "plain":
+            return self._chunked(hidden.flatten(0, 1), labels, own_loss, each=each)
+        logits = self.network.get_output_embeddings()(hidden).flatten(0, 1).float()
+        if each is not None:
+            each += cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+        return _summed(logits, labels) if own_loss is None else own_loss(logits, labels)
 
     def _target_losses(
         self, input_ids: Tensor, arguments: Mapping[str, Any], labels: Tensor, places: Tensor | None
@@ -219,6 +277,7 @@ class CausalLanguageModel(nn.Module):
         labels: Tensor,
         own_loss: OwnLoss | None,
         places: Tensor | None = None,
+        each: Tensor | None = None,
     ) -> Tensor:
         head = self.network.get_output_embeddings()
         if self.training and (probe := self.loss_probe) is not None:
@@ -227,23 +286,23 @@ class CausalLanguageModel(nn.Module):
         rows = rows_at_once(head.out_features, hidden.device.type)
         if own_loss is not None:
             return chunked_rows(own_loss, hidden, head, labels, rows_at_once=rows_at_once(head.out_features))
-        each = self._losses_by_label()
+        shared = self.tensor_parallelism
+        is_split = shared is not None and self.loss == "chunked"
+        weight, bias = head.weight, head.bias
+        if shared is not None:
+            weight, bias = (shared.whole(parameter, is_partial=is_split) for parameter in (weight, bias))
         if self.loss == "liger":
             if each is not None:
-                chunked_cross_entropy(
-                    hidden, head.weight, head.bias, labels, rows_at_once=rows, places=places, each=each
-                )
-            return liger_cross_entropy(hidden, head.weight, head.bias, labels)
-        return chunked_cross_entropy(
-            hidden, head.weight, head.bias, labels, rows_at_once=rows, places=places, each=each
-        )
-
-    def _losses_by_label(self) -> Tensor | None:
-        """Return the flat view of ``token_losses`` in which the loss of a target is at the place of its label.
-
-        A label stands one place before its target; the last place of a row has none.
-        """
-        return None if self.token_losses is None or self.training else self.token_losses.view(-1)[1:]
+                chunked_cross_entropy(hidden, weight, bias, labels, rows_at_once=rows, places=places, each=each)
+            return liger_cross_entropy(hidden, weight, bias, labels)
+        if not is_split or shared is None:
+            return chunked_cross_entropy(hidden, weight, bias, labels, rows_at_once=rows, places=places, each=each)
+        places = torch.nonzero(labels != IGNORED)[:, 0] if places is None else places
+        hidden, places = shared.spread(hidden), shared.own_part(places)
+        part = chunked_cross_entropy(hidden, weight, bias, labels, rows_at_once=rows, places=places, each=each)
+        if each is not None:
+            each.copy_(shared.total(each))
+        return shared.total(part)
 
     def _room_for_prompt(self, sampling: Sampling) -> int:
         if (positions := self.num_positions) is None:
@@ -260,22 +319,10 @@ class CausalLanguageModel(nn.Module):
             if name in targets:
                 assign(targets[name], read)
 
-    def _ranges_of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, ReadRange]:
-        read = getattr(self.network, "from_huggingface", dict) if self.adapters is None else self.adapters.read
-        own = read(tensors)
-        self._check_same_tensors({name: tensor.shape for name, tensor in own.items()})
-        return {name: partial(_range_of, tensor.reshape(-1)) for name, tensor in own.items()}
-
     def _check_same_tensors(self, saved: Mapping[str, torch.Size]) -> None:
-        own = self._own_tensors()
-        if own.keys() != saved.keys():
-            differing = sorted(own.keys() ^ saved.keys())
-            msg = f"the checkpoint's weights are of another model: {differing[0]} and {len(differing) - 1} more differ"
-            raise StateError(msg)
-        for name, tensor in own.items():
-            if shape_of(tensor) != saved[name]:
-                msg = f"{name} is {tuple(saved[name])} in the checkpoint and {tuple(shape_of(tensor))} in the model"
-                raise StateError(msg)
+        pipeline = self.pipeline_parallelism
+        own = {name: shape_of(tensor) for name, tensor in self._own_tensors().items()}
+        check_same_weights(own if pipeline is None else pipeline.shapes, saved)
 
     @property
     def _convert(self) -> Convert:
@@ -286,7 +333,7 @@ class CausalLanguageModel(nn.Module):
         self, files: Mapping[str, Mapping[str, Tensor]], tensors: Mapping[str, Tensor], *, copy: bool
     ) -> Sequence[StatePart]:
         """Return ``files`` of the whole ``tensors``, each with its additional tensors, on the first rank."""
-        weights = host_tensors(_slices(tensors), copy=copy)
+        weights = host_tensors(self._slices(tensors), copy=copy)
         if not is_first_rank():
             return ()
         named = {name: {**self._convert(weights), **more} for name, more in files.items()}
@@ -300,7 +347,7 @@ class CausalLanguageModel(nn.Module):
     ) -> Sequence[StatePart | JoinedPart]:
         """Return this rank's slices of ``tensors``; on the first rank also the parts that join them as ``files``."""
         slices = [rank_file(kind, each, world_size()) for each in range(world_size())]
-        part = slices_part(slices[rank()], host_slices(_slices(tensors), copy=copy))
+        part = slices_part(slices[rank()], host_slices(self._slices(tensors), copy=copy))
         if not is_first_rank():
             return (part,)
         return (part, *(ConsolidatedTensors(name, slices, self._convert, more) for name, more in files.items()))
@@ -316,6 +363,10 @@ class CausalLanguageModel(nn.Module):
             return (self.adapters.description(), *settings)
         return (TextPart("config.json", self.network.config.to_json_string()), *settings)
 
+    def _slices(self, tensors: Mapping[str, Tensor]) -> dict[str, Slice]:
+        is_alone = self.pipeline_parallelism is not None
+        return {name: local_slice(tensor, is_alone=is_alone) for name, tensor in tensors.items()}
+
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return each tensor once: tied weights have their first name, as Hugging Face saves them."""
         if self.adapters is not None:
@@ -324,10 +375,6 @@ class CausalLanguageModel(nn.Module):
         for name, tensor in self.network.state_dict(keep_vars=True).items():
             tensors.setdefault(id(tensor), (name, tensor))
         return dict(tensors.values())
-
-
-def _slices(tensors: Mapping[str, Tensor]) -> dict[str, Slice]:
-    return {name: local_slice(tensor) for name, tensor in tensors.items()}
 
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def choose_loss(
         msg = f"model.loss is {wanted}, which is not a loss: it must be one of {', '.join(LOSSES)}"
         raise ConfigurationError(msg)
     model.own_loss = own_loss
-    reason = None if wanted == "plain" else why_not_chunked(model.network)
+    reason = None if wanted == "plain" else why_not_chunked(model.probed)
     if reason is None:
         model.loss = "plain" if wanted == "plain" else "liger" if wanted == "liger" else "chunked"
         return

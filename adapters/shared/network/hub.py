@@ -61,6 +61,22 @@ def following(found: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
         _followed.clear()
 
 
+def ask(path: str, revision: str | None, *, kind: str, seconds: float) -> None:
+    """Ask the hub for the repository ``path`` of ``kind``, model or dataset; raises the error of its client."""
+    token = os.environ.get("HF_TOKEN") or False
+    HfApi(token=token).repo_info(path, revision=revision, repo_type=kind, timeout=seconds)
+
+
+def is_cached(path: str, revision: str | None) -> bool:
+    """Return whether files of the model or tokenizer ``path`` are cached on this machine."""
+    return _cached_commit(path, revision) is not None
+
+
+def is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE forbids asking the hub."""
+    return bool(constants.HF_HUB_OFFLINE)
+
+
 def refusal(error: Exception, path: str | None) -> str | None:
     """Return a sentence about the hub's refusal if a refusal caused ``error``, else None."""
     causes = list(_chain(error))

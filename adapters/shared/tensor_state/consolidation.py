@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Read = Callable[[str, int, int], bytes]
     Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
+_ELEMENTS_AT_ONCE = 1 << 18  # larger pieces stay behind in the allocator's memory
 _FIRST_NUMBER = re.compile(r"^.*?\.\d+\.")
 
 
@@ -51,7 +52,8 @@ class ConsolidatedTensors(JoinedPart):
     """A safetensors file of whole tensors, made of the slices in ``consumes``, and of ``constants``.
 
     ``convert`` returns their saved names and forms. It gets one layer at a time (the tensors with the same name up to
-    the first number), so its results must depend on that layer alone; memory holds one.
+    the first number), so its results must depend on that layer alone. Tensors that it only renames are copied in
+    pieces; memory holds one layer of the others.
     """
 
     name: str
@@ -62,20 +64,33 @@ class ConsolidatedTensors(JoinedPart):
     @override
     def chunks(self, read: Read) -> Iterator[bytes | memoryview]:
         slices = _open(self.consumes, read)
-        outline, origin = dict(self.constants), dict[str, list[str]]()
+        outline, origin, same = dict(self.constants), dict[str, list[str]](), dict[str, str]()
         for names in _layers(slices.layout.tensors):
-            for name, tensor in self.convert(_outlines(slices.layout, names)).items():
+            before = _outlines(slices.layout, names)
+            sources = {id(tensor): source for source, tensor in before.items()}
+            for name, tensor in self.convert(before).items():
                 outline[name], origin[name] = tensor, names
+                if id(tensor) in sources:
+                    same[name] = sources[id(tensor)]
         yield tensors_header(outline, {})
         held: tuple[list[str], Mapping[str, Tensor]] = [], {}
         for name in in_file_order(outline):
             if name in self.constants:
                 yield tensor_bytes(self.constants[name])
                 continue
+            if name in same:
+                yield from _pieces(slices, same[name])
+                continue
             if held[0] is not origin[name]:
                 held = [], {}  # one layer is freed before the next is read
                 held = origin[name], self.convert({source: slices.whole(source) for source in origin[name]})
             yield tensor_bytes(held[1][name])
+
+
+def _pieces(slices: SlicedTensors, name: str) -> Iterator[memoryview]:
+    size = slices.shapes[name].numel()
+    for begin in range(0, size, _ELEMENTS_AT_ONCE):
+        yield tensor_bytes(slices.read(name, begin, min(_ELEMENTS_AT_ONCE, size - begin)))
 
 
 def _open(files: Sequence[str], read: Read) -> SlicedTensors:

@@ -1,19 +1,25 @@
-"""A rank's local shard of a tensor under FSDP2 or DeepSpeed ZeRO."""
+"""A rank's local shard of a tensor under FSDP2, tensor parallelism or DeepSpeed ZeRO."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from holdfast.adapters.shared.network.ranks import is_first_rank
+from holdfast.adapters.shared.tensor_state.tensor_block import TensorBlock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+
+
+_ELEMENTS_AT_ONCE = 4 << 20  # of whole rows in host memory, while a block of columns is restored
 
 
 class ReadRange(Protocol):
@@ -29,26 +35,29 @@ class ReadRange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of the flattened tensor of ``shape``: ``values`` (count,) from the element ``start`` on."""
+    """A part of the flattened tensor of ``shape``: ``values``, flat, at ``place``."""
 
     shape: torch.Size
-    start: int
+    place: TensorBlock
     values: Tensor
 
 
-def local_slice(tensor: Tensor, key: str | None = None) -> Slice:
+def local_slice(tensor: Tensor, key: str | None = None, *, is_alone: bool = False) -> Slice:
     """Return this rank's part of ``tensor``, flat and in its dtype, not copied.
 
-    A replicated tensor belongs to rank 0 as a whole.
+    A replicated tensor belongs to rank 0 as a whole; with ``is_alone`` this rank alone has the tensor.
 
     With ``key`` the part is that of DeepSpeed's optimizer state ``key`` for the parameter ``tensor``.
     """
     shape = shape_of(tensor)
     if isinstance(tensor, DTensor):
-        return Slice(shape, _first_element(tensor), tensor.to_local().detach().reshape(-1))
+        values = tensor.to_local().detach().reshape(-1)
+        return Slice(shape, _place_of(tensor), values[: None if _is_first_copy(tensor) else 0])
     if _is_deepspeed(tensor):
-        return Slice(shape, *_fragment(tensor, key))
-    return Slice(shape, 0, tensor.detach().reshape(-1)[: None if is_first_rank() else 0])
+        start, part = _fragment(tensor, key)
+        return Slice(shape, TensorBlock(start, part.numel()), part)
+    values = tensor.detach().reshape(-1)[: None if is_alone or is_first_rank() else 0]
+    return Slice(shape, TensorBlock(0, values.numel()), values)
 
 
 def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Slice]:
@@ -57,7 +66,7 @@ def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, 
     Without ``copy`` slices that are in host memory already are not copied.
     """
     return {
-        name: Slice(piece.shape, piece.start, piece.values.to("cpu", copy=copy).contiguous())
+        name: Slice(piece.shape, piece.place, piece.values.to("cpu", copy=copy).contiguous())
         for name, piece in slices.items()
         if piece.values.numel()
     }
@@ -84,20 +93,45 @@ def assign(target: Tensor, read: ReadRange, key: str | None = None) -> None:
         _set_fragment(target, read, key)
         return
     local = target.to_local() if isinstance(target, DTensor) else target
-    start = _first_element(target) if isinstance(target, DTensor) else 0
+    place = _place_of(target) if isinstance(target, DTensor) else TensorBlock(0, local.numel())
     if not local.numel():
         return
+    if place.repeats > 1:
+        _assign_runs(local.detach(), place, read)
+        return
     own = local.detach().view(-1) if local.device.type == "cpu" and local.is_contiguous() else None
-    if (found := read(start, local.numel(), own)) is not own:
+    if (found := read(place.start, local.numel(), own)) is not own:
         local.copy_(found.view(local.shape))
 
 
-def _first_element(tensor: DTensor) -> int:
-    """Return where this rank's part begins: ranks have equally many rows, but the last ones fewer or none."""
-    assert tensor.placements == (Shard(0),), "fully_shard cuts along rows"
-    num_rows, mesh = tensor.shape[0], tensor.device_mesh
-    first_row = min(num_rows, -(-num_rows // mesh.size()) * mesh.get_local_rank())
-    return first_row * (tensor.numel() // num_rows)
+def _assign_runs(local: Tensor, place: TensorBlock, read: ReadRange) -> None:
+    """Copy the runs of ``place`` into ``local``, whole rows of the tensor at a time."""
+    rows = local.view(place.repeats, place.length)
+    at_once = max(1, _ELEMENTS_AT_ONCE // place.stride)
+    for begin in range(0, place.repeats, at_once):
+        part = rows[begin : begin + at_once]
+        span = (len(part) - 1) * place.stride + place.length
+        found = read(place.start + begin * place.stride, span)
+        part.copy_(found.as_strided(part.shape, (place.stride, 1)))
+
+
+def _place_of(tensor: DTensor) -> TensorBlock:
+    """Return the place of this rank's part, which is a block of rows, or of rows and of columns of a matrix."""
+    local, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    if not offsets or not math.prod(local):
+        return TensorBlock(0, math.prod(local))
+    row = math.prod(tensor.shape[1:])
+    if tuple(local[1:]) == tuple(tensor.shape[1:]):
+        return TensorBlock(offsets[0] * row, math.prod(local))
+    assert tensor.ndim == 2, "only matrices are cut along columns"
+    return TensorBlock(offsets[0] * row + offsets[1], local[1], row, local[0])
+
+
+def _is_first_copy(tensor: DTensor) -> bool:
+    """Return whether no earlier rank of the tensor's mesh has the same part."""
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None, "the rank is in the mesh of its own tensor"
+    return not any(at for at, placement in zip(coordinate, tensor.placements, strict=True) if placement.is_replicate())
 
 
 def _is_deepspeed(tensor: Tensor) -> bool:

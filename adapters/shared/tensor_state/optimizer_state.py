@@ -36,13 +36,19 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def capture_optimizer(
-    optimizer: Optimizer, names: Mapping[Tensor, str], *, sharded: bool, copy: bool = True
+    optimizer: Optimizer,
+    names: Mapping[Tensor, str],
+    *,
+    sharded: bool,
+    copy: bool = True,
+    is_alone: bool = False,
 ) -> Sequence[StatePart | JoinedPart]:
     """Return the state, as ``optimizer_parts`` does, and a readable description of the groups as JSON.
 
-    ``names`` are the names of the parameters. Tensors keep their shapes and dtypes.
+    ``names`` are the names of the parameters. Tensors keep their shapes and dtypes. ``is_alone`` is as in
+    ``local_slice``.
     """
-    state = {name: local_slice(tensor) for name, tensor in _named(optimizer, names).items()}
+    state = {name: local_slice(tensor, is_alone=is_alone) for name, tensor in named_state(optimizer, names).items()}
     parts = optimizer_parts(state, sharded=sharded, copy=copy)
     return (*parts, describe_groups(optimizer.param_groups, names)) if is_first_rank() else parts
 
@@ -76,17 +82,23 @@ def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, 
 
 @torch.no_grad()
 def restore_optimizer(
-    optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path, open_file: OpenFile = open_plainly
+    optimizer: Optimizer,
+    names: Mapping[Tensor, str],
+    folder: Path,
+    open_file: OpenFile = open_plainly,
+    *,
+    whole: Mapping[str, torch.Size] | None = None,
 ) -> None:
     """Copy the files of ``capture_optimizer`` into the allocated state, whose dtypes stay.
 
-    Tensors are read in the order of the file. Raises ``StateError`` if names or shapes differ, and ``NonFiniteState``
+    Tensors are read in the order of the file. ``whole``, if given, has the shapes of the state of all ranks, of which
+    this one has some tensors. Raises ``StateError`` if names or shapes differ, and ``NonFiniteState``
     if a tensor has NaN or infinity.
     """
-    own = _named(optimizer, names)
+    own = named_state(optimizer, names)
     with saved_optimizer(folder, open_file) as saved:
-        check_same_shapes({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
-        for name in saved.shapes:
+        check_same_shapes(whole or {name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
+        for name in (name for name in saved.shapes if name in own):
             assign(own[name], partial(saved.read, name))
             check_finite_state(name, own[name])
 
@@ -134,7 +146,8 @@ def check_same_shapes(shapes: Mapping[str, torch.Size], saved: Mapping[str, torc
             raise StateError(msg)
 
 
-def _named(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+def named_state(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+    """Return the tensors of ``optimizer``, named ``<key>/<parameter name>``."""
     return {
         f"{key}/{names[parameter]}": value
         for parameter, values in optimizer.state.items()

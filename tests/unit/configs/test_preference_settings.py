@@ -29,7 +29,7 @@ def test_pairs_are_packed_whole():
         ([*PAIRS, "optimizer.dpo.beta=0"], "optimizer.dpo.beta"),
         ([*PAIRS, "optimizer.dpo.label_smoothing=0.5"], "optimizer.dpo.label_smoothing"),
         ([*PAIRS, "data.packing.overflow=truncate"], "the replies of a preference are compared whole"),
-        ([*PAIRS, "data.packing.kind=concat"], "packing cuts records in two"),
+        ([*PAIRS, "data.packing.kind=concat"], "are packed whole: use best_fit with drop"),
         ([*PAIRS, "data.mode=stream"], "keeps the reference log-probabilities in the token cache"),
         ([*PAIRS, "data.chat.train_on=last_assistant"], "a preference compares the last replies"),
         ([*PAIRS, "evaluation.sets={a: {path: a.jsonl}}"], "only held-out pairs have reference log-probabilities"),
@@ -46,6 +46,7 @@ def test_settings_without_effect_or_sense_are_refused(settings, words):
     with pytest.raises(ConfigurationError) as caught:
         load_settings([], settings, {})
     assert words in str(caught.value)
+    assert "drop or truncate" not in str(caught.value)  # a pair is never truncated
 
 
 def test_the_recipe_for_preferences_is_valid():

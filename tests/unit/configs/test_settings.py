@@ -177,3 +177,48 @@ def test_folders_follow_name_and_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
     assert settings().run.cache_directory == tmp_path / "x" / "holdfast"
     assert settings("run.cache_dir=mine").run.cache_directory == Path("mine")
+
+
+@pytest.mark.parametrize(
+    ("others", "what"),
+    [
+        ({"optimizer": {"kind": "deepspeed"}}, "optimizer.kind=deepspeed"),
+        ({"optimizer": {"precision": "fp8"}}, "optimizer.precision=fp8"),
+        ({"model": {"path": "base", "lora": {}}}, "model.lora"),
+        ({"model": {"compile": "default"}}, "model.compile=default"),
+        ({"data": {"kind": "files", "path": "a", "task": "preference"}, "model": {"path": "base"}}, "mesh.context"),
+    ],
+)
+def test_a_mesh_is_refused_where_it_was_not_tried(others, what):
+    """The sentence names the setting that does not go with a mesh; without the mesh the settings are valid."""
+    TrainSettings(**others)
+    with pytest.raises(ValueError, match=r"has (a )?mesh") as refused:
+        TrainSettings(**others, distributed={"kind": "auto", "mesh": {"context": 2}})
+    assert what in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("others", "axes", "what"),
+    [
+        ({"optimizer": {"kind": "deepspeed"}}, {}, "optimizer.kind=deepspeed"),
+        ({"optimizer": {"precision": "fp8"}}, {}, "optimizer.precision=fp8"),
+        ({"model": {"path": "base", "lora": {}}}, {}, "model.lora"),
+        ({"model": {"kind": "decoder", "compile": "default"}}, {}, "model.compile=default"),
+        ({"model": {"kind": "decoder"}}, {"tensor": 2}, "another axis"),
+        ({"model": {"kind": "decoder"}}, {"context": 2}, "another axis"),
+        ({"model": {"kind": "decoder"}}, {"replicate": 2}, "another axis"),
+        ({"model": {"kind": "huggingface"}}, {}, "model.kind=huggingface"),
+        (
+            {"model": {"kind": "decoder"}, "data": {"kind": "files", "path": "texts", "task": "preference"}},
+            {},
+            "data.task=preference",
+        ),
+        ({"model": {"kind": "decoder"}, "optimizer": {"sharding": "fsdp2"}}, {}, "optimizer.sharding=fsdp2"),
+        ({"model": {"kind": "decoder"}, "optimizer": {"offload": True}}, {}, "optimizer.offload"),
+    ],
+)
+def test_a_pipeline_is_refused_where_it_does_not_work(others, axes, what):
+    """The sentence names the setting that does not go with a pipeline."""
+    with pytest.raises(ValueError, match=r"has (a )?mesh") as refused:
+        TrainSettings(**others, distributed={"kind": "auto", "mesh": {"pipeline": 2, **axes}})
+    assert what in str(refused.value)

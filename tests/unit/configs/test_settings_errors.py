@@ -294,4 +294,6 @@ def test_early_stopping_needs_evaluations(overrides, reason):
 
 def test_a_metric_that_no_evaluation_has_is_refused():
     """Early stopping follows a metric of evaluations, not one of steps."""
-    assert "recovery.early_stopping.metric" in complaint("recovery.early_stopping.metric=loss")
+    message = complaint("recovery.early_stopping.metric=eval_reward_accuracy")
+    assert "recovery.early_stopping.metric (command line) is 'eval_reward_accuracy', which is no loss" in message
+    assert "must be eval_loss or eval_bits_per_byte" in message

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.rendering import dump_settings, render
-from holdfast.configs.secret_masking import MASK
+from holdfast.configs.secret_masking import MASK, is_secret
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_layers import Resolved, load_settings, restore_settings
 
@@ -190,10 +190,15 @@ def test_the_last_override_of_a_key_counts():
     assert load_settings([], ["run.seed=1", "run.seed=2"], {}).settings.run.seed == 2
 
 
+def is_no_secret(name):
+    """Return whether a value of this ``name`` is rendered as it is."""
+    return not is_secret(name)
+
+
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(lambda text: MASK not in text)
 plain_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words.filter(is_no_secret), inner, max_size=3),
     max_leaves=8,
 )
 

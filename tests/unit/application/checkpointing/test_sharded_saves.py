@@ -12,10 +12,11 @@ from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.application.handlers.save_checkpoints import LeaveShareOnFailure
 from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyTrainable, Hooks
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
-from holdfast.domain.events import CheckpointFailed, CheckpointSaved
+from holdfast.domain.events import CheckpointFailed, CheckpointMoved, CheckpointSaved, RunFailed, RunStarted
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable
 from holdfast.ports.state_store import StatePart
 from holdfast.ports.testing.optimizer_cases import files_of
@@ -136,6 +137,28 @@ def test_one_rank_s_failure_is_everybody_s(tmp_path, failing):
     expected = [("CheckpointFailed", 3), ("CheckpointSaved", 6), ("CheckpointSaved", 8)]
     assert told(loops[0]) == told(loops[1]) == expected
     assert "no space left" in loops[1].published(CheckpointFailed)[0].problem
+
+
+def test_an_error_of_one_rank_costs_no_step(tmp_path):
+    """Ranks that end in step 5 because one fails leave their shares of step 4, and the next start continues there."""
+
+    def fail(step, _):
+        if step == 5:
+            raise ValueError(step)
+
+    loops = sharded_loops(lambda: DiskStateStore(tmp_path, Retention(9)))
+    for loop in loops:
+        loop.bus.subscribe(RunFailed, LeaveShareOnFailure(loop.checkpoints))
+        loop.trainable.before_part = fail  # on the other rank in place of the sum of gradients, which it waits for
+    assert [type(error) for error in run_together(loops)] == [ValueError, ValueError]
+    assert [info.progress.step for info in DiskStateStore(tmp_path, Retention(9)).list()] == [3]
+    again = sharded_loops(lambda: DiskStateStore(tmp_path, Retention(9)))
+    assert run_together(again) == [None, None]
+    assert [event.step for event in again[0].published(CheckpointMoved)] == [4]
+    assert again[0].published(RunStarted)[0].progress.step == again[1].published(RunStarted)[0].progress.step == 4
+    undisturbed = sharded_loops(lambda: DiskStateStore(tmp_path / "undisturbed", Retention(9)))
+    assert run_together(undisturbed) == [None, None]
+    assert whole_of(again[0]) == whole_of(undisturbed[0])
 
 
 @pytest.mark.slow  # ten seconds of patience

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.shard_meta import total_drops
 from holdfast.application.data.text_reader import TextReader
-from holdfast.domain.errors import DataError, StateError
+from holdfast.domain.data.work_part import WorkPart
+from holdfast.domain.errors import DataError, RestartNeeded, StateError
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 from tests.support import planted_duplicates as planted
 from tests.support.encoders import BYTES
@@ -75,6 +77,29 @@ def test_the_first_by_source_unit_and_position_stays(sources, workers, part_byte
                     expected.append((number, name, text))
                     seen.add(text)
     assert kept(readers, search) == expected
+
+
+@settings(deadline=None)
+@given(SOURCES, st.integers(1, 4), st.randoms())
+def test_parts_find_what_the_whole_finds(sources, count, chance):
+    """A part waits for the keys of all others; once they are there, each part leaves out the same documents."""
+    readers, store = [reader(units) for units in sources], MemoryKeys()
+    expected = kept(readers, Duplicates(readers, EXACT, MemoryKeys()))
+    parts = [WorkPart(number, count) for number in range(count)]
+    chance.shuffle(parts)
+    for part in parts[:-1]:
+        with suppress(RestartNeeded):
+            Duplicates(readers, EXACT, store, part=part).find()
+    for part in reversed(parts):
+        assert kept(readers, Duplicates(readers, EXACT, store, part=part)) == expected
+
+
+def test_a_part_says_how_many_units_it_waits_for():
+    """The keys of the part's own units are stored; of the others it says how many have none."""
+    readers, store = [reader({"x": ["a"], "y": ["b"], "z": ["a"]})], MemoryKeys()
+    with pytest.raises(RestartNeeded, match=r"^1 of 3 units, of other parts, .* start part 0/2 again"):
+        Duplicates(readers, EXACT, store, part=WorkPart(0, 2)).find()
+    assert Duplicates(readers, EXACT, store, part=WorkPart(1, 2)).find()["positions"].tolist() == [0]
 
 
 def test_one_and_four_workers_find_the_same():

@@ -12,6 +12,7 @@ from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
+from holdfast.domain.data.work_part import WorkPart
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.basic import BasicDataSource
 from holdfast.ports.data_source import Document, Unit
@@ -67,6 +68,20 @@ def test_shards_follow_from_the_source_alone(units, shard_bytes, workers, others
     if shard_bytes == 1:
         used = [unit for unit in MemoryDataSource(units).units() if unit.size]
         assert sum(shard.num_tokens > 0 for shard in one.shards()) == len(used)
+
+
+@settings(deadline=None)
+@given(CORPORA, st.sampled_from([1, 20, 50]), st.integers(1, 5), st.randoms())
+def test_parts_make_the_shards_of_the_whole(units, shard_bytes, count, chance):
+    """Several parts, in any order, make each shard once, and together what one process makes."""
+    whole, cache = MemoryTokenCache(), MemoryTokenCache()
+    undisturbed = prepare(units, whole, shard_bytes=shard_bytes)
+    parts = [WorkPart(number, count) for number in range(count)]
+    chance.shuffle(parts)
+    made = [prepare(units, cache, shard_bytes=shard_bytes, part=part) for part in parts]
+    assert content(cache) == content(whole)
+    assert sum(each.new_tokens for each in made) == undisturbed.tokens
+    assert sum(each.documents for each in made) == undisturbed.documents
 
 
 @settings(deadline=None)

@@ -1,16 +1,22 @@
+from dataclasses import replace
+
 import pytest
 
-from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnStop
+from holdfast.adapters.process_group.memory import MemoryProcessGroup
+from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SaveCheckpoint, SaveReason
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.events import (
     ResourcesAdjusted,
+    RunFailed,
     StopRequested,
 )
 from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence
 from tests.support.events import PROGRESS, at, orders
+from tests.support.loop import Loop
 
 
 def test_checkpoints_are_due_on_their_cadence_and_at_the_end():
@@ -39,3 +45,13 @@ def test_a_stop_is_answered_with_a_checkpoint(signal, reason):
     inbox = Inbox()
     SaveOnStop(inbox)(StopRequested(PROGRESS, "why", signal))
     assert inbox.drain() == [SaveCheckpoint(reason)]
+
+
+@pytest.mark.parametrize(("lanes", "steps"), [((), [3]), ((LanePosition(),), [])])
+def test_a_rank_whose_peers_are_gone_saves_what_it_knows_in_whole(lanes, steps):
+    """The first of two ranks saves without waiting for the other, unless the position in the data is known in parts."""
+    first, _ = MemoryProcessGroup.linked(2, timeout_seconds=1)  # a collective of the two would fail
+    loop = Loop(group=first)
+    progress = replace(PROGRESS, step=3, cursor=Cursor(12, lanes))
+    SaveOnFailure(loop.checkpoints, alone=MemoryProcessGroup())(RunFailed(progress, RuntimeError("lost")))
+    assert [info.progress.step for info in loop.store.list()] == steps

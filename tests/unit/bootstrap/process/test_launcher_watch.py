@@ -56,6 +56,21 @@ def test_before_training_the_process_ends_at_once():
         never.wait(SECONDS)
 
 
+def test_a_signal_at_once_leaves_no_thread(monkeypatch):
+    """A process that ends while the watch begins has no thread left that would end it a second time."""
+    start, threads = threading.Thread.start, []
+
+    def interrupted(self):
+        start(self)
+        threads.append(self)
+        raise StoppedAtOnce(signal.SIGTERM)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(StoppedAtOnce), ending_with_launcher(pytest.fail, SECONDS, parent_of=lambda: 4711, end=int):
+        pass
+    assert [thread.is_alive() for thread in threads] == [False]
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_process_that_hangs_is_ended(is_there):
     """A process that has not ended within its grace period, as in a collective without peers, is ended by force."""

@@ -152,3 +152,14 @@ def test_a_termination_lets_blocks_clean_up(number):
         work()
     assert (end.value.code, cleaned) == (128 + number, [number])
     assert signal.getsignal(number) is before
+
+
+def test_the_copy_that_a_launcher_passes_on_is_no_second_signal(monkeypatch):
+    """Slurm signals each rank and torchrun, which passes the signal on: the rank saves, and another signal ends it."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert asked_by(signal.SIGTERM, signal.SIGTERM) == [("received SIGTERM", signal.SIGTERM)]
+    with pytest.raises(StoppedAtOnce):
+        asked_by(signal.SIGTERM, signal.SIGINT)
+    monkeypatch.setattr("holdfast.bootstrap.process.signals._COPY_SECONDS", 0.0)
+    with pytest.raises(StoppedAtOnce):
+        asked_by(signal.SIGTERM, signal.SIGTERM)

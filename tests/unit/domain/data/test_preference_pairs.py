@@ -86,6 +86,13 @@ def test_a_conversation_without_prompt_or_with_two_replies_is_refused(mask):
         joined_pair(good, MaskedIds(np.arange(len(mask)), np.array(mask, np.bool_)))
 
 
+def test_replies_that_are_the_same_tokens_are_refused():
+    """A template that strips white space renders two different texts alike, which would be no preference."""
+    mask = np.array([False, True, True, False])
+    with pytest.raises(DataError, match="renders alike"):
+        joined_pair(MaskedIds(np.arange(4), mask), MaskedIds(np.arange(3), mask[:3]))
+
+
 @pytest.mark.parametrize("mask", [None, [False, True, True], [False, True, False, True, False, True]])
 def test_documents_that_are_no_pairs_are_refused(mask):
     """Tokens of another task, which a cache may hold, are not taken for pairs."""

@@ -70,12 +70,21 @@ def test_messages_may_be_in_a_field_of_another_name():
         ({"prompt": "Hi", "chosen": 5, "rejected": "What?"}, "'chosen' is neither a text nor a list"),
         ({"prompt": "Hi", "chosen": "Hello.", "rejected": [7]}, "message 0 is a number"),
         ({"messages": "Hi", "chosen": "Hello.", "rejected": "What?"}, "'messages' holds no list of messages"),
+        ({"prompt": "Hi", "chosen": "Hello.", "rejected": ""}, "the field 'rejected' is empty"),
+        ({"messages": [ASKED, GOOD], "chosen": "Hello.", "rejected": "What?"}, "which answer nothing then"),
     ],
 )
 def test_a_record_that_holds_no_preference_is_refused(record, reason):
     """The sentence names the field and what is wrong with it."""
     with pytest.raises(DataError, match=reason):
         preference_of(record)
+
+
+@pytest.mark.parametrize("text", ['[{"word": "amber"}]', "[1, 2]", "[]", "[" * 100_000])
+def test_a_reply_that_is_a_list_in_json_is_a_text(text):
+    """Only a list of objects with roles is a list of messages, so a reply may be JSON."""
+    found = preference_of({"prompt": "List the words as JSON.", "chosen": text, "rejected": "amber"})
+    assert said(found.chosen)[-1] == (MessageRole.ASSISTANT, text)
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"chosen": 1, "rejected": 2}', "[" * 100_000])

@@ -1,0 +1,195 @@
+"""A training run for hosts with an asyncio event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
+
+from typing_extensions import override
+
+from holdfast.bootstrap.run import Run, build
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.events import Event, StepCompleted
+from holdfast.ports.monitor import Monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.progress import Progress
+
+E = TypeVar("E", bound=Event)
+
+LONGEST_BACKLOG = 1000
+
+
+def build_async(settings: TrainSettings, **options: Any) -> AsyncRun:
+    """Return a run of ``settings`` that has not begun; ``options`` and errors are those of ``build``."""
+    return AsyncRun(settings, **options)
+
+
+@final
+class AsyncRun:
+    """A run that is awaited, and followed as an asynchronous iterator of its events, from one event loop.
+
+    Training has a thread of its own: the event loop stays free, and a slow reader never delays a step. Callbacks are
+    called in the event loop. ``run`` is the run itself, for what needs no event loop.
+    """
+
+    def __init__(self, settings: TrainSettings, **options: Any) -> None:
+        self._figures = _Figures()
+        self.run: Run = build(settings, added_monitors=[self._figures], **options)
+        self._streams: list[EventStream[Any]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_ended = False
+        self.run.subscribe(Event, self._on_event)
+
+    async def run_async(self) -> Progress:
+        """Train from the newest valid checkpoint to the end; return the progress.
+
+        If the task is cancelled, the run saves and stops, and ``CancelledError`` is raised once it has. Raises the
+        errors of ``Run.run``. All streams of events end with the run.
+        """
+        self._loop = asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, "training")
+        training = self._loop.run_in_executor(thread, self._train)
+        thread.shutdown(wait=False)
+        try:
+            return await asyncio.shield(training)
+        except asyncio.CancelledError:
+            self.run.request_stop("the task that awaits the run was cancelled")
+            await asyncio.wait([training])
+            if (error := training.exception()) is not None:
+                raise error from None
+            raise
+
+    def events(self, *kinds: type[E], backlog: int = LONGEST_BACKLOG) -> EventStream[E]:
+        """Return a stream of the events of ``kinds`` from now on, of all events if none is named; callable any time.
+
+        ``backlog`` is the number of events that wait for a slow reader; the oldest are dropped beyond it.
+        """
+        stream: EventStream[E] = EventStream(kinds or (Event,), backlog, self._leave)
+        self._streams.append(stream)
+        if self._has_ended:
+            stream.end()
+        return stream
+
+    def on_progress(self, callback: Callable[[Progress], object]) -> None:
+        """Call ``callback`` in the event loop with the progress after each step; call this before ``run_async``."""
+        self.run.subscribe(StepCompleted, lambda event: self._call(callback, event.progress))
+
+    def on_metrics(self, callback: Callable[[int, Mapping[str, float]], object]) -> None:
+        """Call ``callback`` in the event loop with a step and its metrics, as monitors get them."""
+        self._figures.callbacks.append(lambda step, metrics: self._call(callback, step, metrics))
+
+    def request_stop(self, reason: str) -> None:
+        """Ask the run to save and stop at the next step boundary; ``run_async`` returns then."""
+        self.run.request_stop(reason)
+
+    def _train(self) -> Progress:
+        try:
+            return self.run.run()
+        finally:
+            self._has_ended = True
+            for stream in tuple(self._streams):
+                stream.end()
+
+    def _on_event(self, event: Event) -> None:
+        for stream in tuple(self._streams):
+            if isinstance(event, stream.kinds):
+                stream.add(event)
+
+    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
+        assert self._loop is not None, "the run trains, so it was awaited"
+        with suppress(RuntimeError):  # the event loop was closed, and nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _leave(self, stream: EventStream[Any]) -> None:
+        with suppress(ValueError):
+            self._streams.remove(stream)
+
+
+@final
+class EventStream(Generic[E]):
+    """Events of a run in their order, as an asynchronous iterator that ends with the run; for one reader.
+
+    ``missed`` counts the events that were dropped because the reader was slower than the run.
+    """
+
+    def __init__(self, kinds: tuple[type[Event], ...], backlog: int, leave: Callable[[EventStream[E]], object]) -> None:
+        if backlog < 1:
+            msg = f"a stream of events needs a backlog of at least 1, not {backlog}"
+            raise ConfigurationError(msg)
+        self.kinds = kinds
+        self.missed = 0
+        self._leave = leave
+        self._waiting: deque[E] = deque(maxlen=backlog)
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    def add(self, event: E) -> None:
+        """Append ``event``; from any thread, without waiting."""
+        with self._lock:
+            self.missed += len(self._waiting) == self._waiting.maxlen
+            self._waiting.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        """End the stream once the events that wait were read; from any thread."""
+        self._has_ended = True
+        self._wake()
+
+    async def aclose(self) -> None:
+        """Receive no more events."""
+        self._leave(self)
+        self.end()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> E:
+        """Return the next event; raises ``StopAsyncIteration`` at the end of the run."""
+        if self._reader is None:
+            self._reader = (asyncio.get_running_loop(), asyncio.Event())
+        has_more = self._reader[1]
+        while True:
+            has_more.clear()
+            has_ended = self._has_ended  # before the look, so that no event that came first is left
+            with self._lock:
+                if self._waiting:
+                    return self._waiting.popleft()
+            if has_ended:
+                self._leave(self)
+                raise StopAsyncIteration
+            await has_more.wait()
+
+    def _wake(self) -> None:
+        if (reader := self._reader) is not None:
+            with suppress(RuntimeError):  # its event loop was closed
+                reader[0].call_soon_threadsafe(reader[1].set)
+
+
+@final
+class _Figures(Monitor):
+    """Passes metrics on to callbacks."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[int, Mapping[str, float]], object]] = []
+
+    @override
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        for callback in self.callbacks:
+            callback(step, metrics)
+
+    @override
+    def rewind(self, step: int) -> None:
+        pass
+
+    @override
+    def close(self) -> None:
+        pass

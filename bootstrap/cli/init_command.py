@@ -1,0 +1,46 @@
+"""The command ``init``: writes a commented file of settings for one of the recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.cli.arguments import add_command
+from holdfast.bootstrap.process.exit_codes import ExitCode
+from holdfast.bootstrap.process.program import in_words_of_caller
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.bootstrap.cli.arguments import Commands
+
+_HELP = """\
+Without a recipe, the recipes are listed. The file is yours to change: each setting that matters has a comment, and
+editors that know JSON Schema complete and check the settings. A file that exists is never overwritten.
+
+examples:
+  python -m application init
+  python -m application init own_text
+  python -m application init chat_lora --output my-chats.yaml
+"""
+
+
+def add_init(commands: Commands) -> None:
+    """Add ``init`` to ``commands``."""
+    parser = add_command(commands, "init", "write a commented file of settings to begin with", _HELP, init)
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a name from the list")
+    text = "the new file; default: RECIPE.yaml in the current folder"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=text)
+
+
+def init(options: argparse.Namespace) -> int:
+    """Write the file, or list the recipes; return the exit code."""
+    from holdfast.configs.recipes import list_recipes, write_recipe
+
+    if options.recipe is None:
+        print(list_recipes())
+        return ExitCode.FINISHED
+    path = write_recipe(options.recipe, options.output)
+    command = in_words_of_caller(f"python -m application train --config {path}")
+    print(f"wrote {path}: set the paths in it, then run\n  {command}")
+    return ExitCode.FINISHED

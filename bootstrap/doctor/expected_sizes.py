@@ -1,0 +1,73 @@
+"""Estimates of the bytes that the checkpoints and the tokens of a run take on the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.doctor.named_places import data_places
+from holdfast.bootstrap.wiring.data_streams import TOKENS_PER_BYTE
+from holdfast.bootstrap.wiring.memory_check import OPTIMIZER_BYTES, described_model
+from holdfast.configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
+from holdfast.domain.training.memory_estimate import FP32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.memory_fit import SizedModel
+
+_TOKEN_BYTES = 4
+_COMPRESSED = {".gz": 4, ".zst": 4, ".parquet": 3, ".arrow": 1}
+_MOST_FILES = 20_000
+
+
+def checkpoint_bytes(settings: TrainSettings) -> float | None:
+    """Return the least bytes of one checkpoint, None if the settings alone do not tell them."""
+    model, optimizer = described_model(settings), settings.optimizer
+    if model is None or settings.model.lora is not None or not isinstance(optimizer, TorchOptimizerSettings):
+        return None
+    average = FP32 if optimizer.ema is not None else 0
+    number = model.num_parameters + _embedding(settings, model)
+    return number * (FP32 + average + OPTIMIZER_BYTES[optimizer.algorithm])
+
+
+def most_checkpoints(settings: TrainSettings) -> int:
+    """Return the number of checkpoints that may lie on the disk at once, the one that is being written included."""
+    store = settings.state_store
+    return store.keep + store.keep_best + 1
+
+
+def token_bytes(settings: TrainSettings) -> float | None:
+    """Return about as many bytes as the tokens of local files take in the cache; None if they are not known."""
+    places = data_places(settings)
+    if settings.data.kind == "tokens" or not places or any(place.is_remote or place.is_dataset for place in places):
+        return None
+    total = 0.0
+    for place in places:
+        for number, file in enumerate(_files_below(Path(place.url).expanduser())):
+            if number >= _MOST_FILES:
+                return None
+            total += file.stat().st_size * _COMPRESSED.get(file.suffix, 1)
+    return total * TOKENS_PER_BYTE * _TOKEN_BYTES
+
+
+def _embedding(settings: TrainSettings, model: SizedModel) -> int:
+    """Return the parameters of an embedding whose vocabulary is that of the tokenizer to train."""
+    given = {**dict(settings.model), **(settings.model.config or {})}.get("vocab_size")
+    if given is not None or model.shape is None or not isinstance(settings.tokenizer, TrainTokenizerSettings):
+        return 0
+    return settings.tokenizer.vocabulary_size * model.shape.layer.hidden
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        for folder, _, names in os.walk(path):
+            yield from (file for name in names if (file := Path(folder, name)).is_file())
+    else:
+        begin = Path(path.anchor)
+        yield from (file for file in begin.glob(str(path.relative_to(path.anchor))) if file.is_file())

@@ -1,0 +1,168 @@
+"""The parts that tokenize the data of a run before it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.application.data.pretokenize import Prepared, PrepareTokens
+from holdfast.bootstrap.run_folder.folder import read_record, tokenizer_before
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_tokenizer
+from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
+from holdfast.bootstrap.wiring.data_identity import known_data
+from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.record_files import rejections_of
+from holdfast.bootstrap.wiring.reference_model import add_reference
+from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.configs.secret_masking import mask
+from holdfast.domain.data.profile import ProfileBuilder
+from holdfast.domain.data.work_part import WHOLE
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.application.data.rejected_records import RejectedRecords
+    from holdfast.application.data.text_reader import TextReader
+    from holdfast.bootstrap.wiring.dataset_registry import Datasets
+    from holdfast.bootstrap.wiring.open_lineage import Lineage
+    from holdfast.bootstrap.wiring.run_parts import DataParts, ModelParts, RunData
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.work_part import WorkPart
+    from holdfast.domain.phase import ShowPhase
+    from holdfast.ports.token_cache import TokenCache
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OpenPreparation:
+    """The ``readers`` of the sources of a run with their token ``caches``, in the ``folder`` of the cache.
+
+    ``add_reference`` computes what is missing of the reference model's column, if the data are preferences, and reports
+    that.
+    """
+
+    settings: TrainSettings
+    folder: Path
+    readers: Sequence[TextReader]
+    caches: Sequence[TokenCache]
+    rejections: RejectedRecords
+    datasets: Datasets
+    lineage: Lineage
+    add_reference: Callable[[Sequence[TokenCache], ShowPhase], object]
+
+    def search(self) -> None:
+        """Find the documents to leave out; raises ``RestartNeeded`` if that has to wait for other parts."""
+        for reader in self.readers:
+            if reader.left_out is not None and (units := reader.source.units()):
+                reader.left_out.mask(units[0], [])
+
+    def make(
+        self,
+        part: WorkPart = WHOLE,
+        progress: Callable[[int, int], object] = lambda _done, _total: None,
+        *,
+        workers: int | None = None,
+    ) -> Prepared:
+        """Make the shards of ``part`` that are missing; return what the caches hold of it.
+
+        ``progress`` gets the bytes done and the total, from any thread; ``workers`` are threads. Raises ``DataError``,
+        ``StateError`` and ``ConfigurationError`` as ``PrepareTokens`` does.
+        """
+        preparations = [
+            PrepareTokens(
+                reader,
+                cache,
+                self.rejections,
+                progress=progress,
+                workers=workers or self.settings.data.workers or usable_cpus(),
+                new_profile=ProfileBuilder,
+                part=part,
+            )
+            for reader, cache in zip(self.readers, self.caches, strict=True)
+        ]
+        prepared = [preparation.run() for preparation in preparations]
+        for preparation in preparations:
+            preparation.check()  # the cache may have evicted earlier tokens to make room for later ones
+        return Prepared.total(prepared)
+
+    def num_missing(self) -> tuple[int, int]:
+        """Return the number of shards that are missing, and of all."""
+        found = [
+            PrepareTokens(reader, cache, self.rejections).missing()
+            for reader, cache in zip(self.readers, self.caches, strict=True)
+        ]
+        return sum(missing for missing, _ in found), sum(total for _, total in found)
+
+    def finish(self, show: ShowPhase) -> None:
+        """Record the contents and the versions of the data, once all shards are there.
+
+        Raises ``StateError`` if a run on preferences began with another reference model.
+        """
+        self.add_reference(self.caches, show)
+        for reader in self.readers:
+            self.datasets.keep(reader)
+        self.lineage.versions.keep(self.readers, self.caches, self.datasets)
+
+
+def open_preparation(
+    settings: TrainSettings,
+    on_rejected: Callable[[Mapping[str, object]], object],
+    report: Callable[[str], object],
+    show: ShowPhase,
+    part: WorkPart = WHOLE,
+) -> OpenPreparation:
+    """Return the parts that tokenize the data of ``settings``, or ``part`` of them.
+
+    Raises ``ConfigurationError`` if the data are tokens already.
+    """
+    if form_of(settings.data) == "tokens":
+        msg = "data.kind=tokens is prepared already: train on it as it is"
+        raise ConfigurationError(msg)
+    rejections = rejections_of(settings.data, lambda record: on_rejected(mask(dict(record))))
+    folder = settings.run.directory
+    record = read_record(folder) if RunLayout(folder).record.exists() else {}
+    settings = with_sizes(with_former_tokenizer(settings, tokenizer_before(folder)), {}, _choose_anew)
+    known = known_data(record)
+    places = {} if known is None else known.first_places
+    given = {"rejections": rejections, "places": places, "work_part": part}
+    container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
+    parts: DataParts = container.data_parts()
+    container.late_data().set(_divided_as_in_the_run(record, parts))
+    show("preparing the tokenizer")
+    check_description(parts.factory, settings, is_new=not record)
+    check_tokenizer(container.run_tokenizer(), parts.factory, settings, is_new=not record)
+    readers, datasets = container.all_readers(), container.datasets()
+    build = partial(_reference_parts, container.model, container.hardware, container.model_parts)
+    return OpenPreparation(
+        settings,
+        container.cache_folder(),
+        readers,
+        [container.token_cache(datasets.name_of(reader)) for reader in readers],
+        rejections,
+        datasets,
+        container.lineage(),
+        partial(add_reference, settings, record, build, report),
+    )
+
+
+def _reference_parts(
+    model: Callable[[], Any], hardware: Callable[[], Mapping[str, str]], parts: Callable[[], ModelParts]
+) -> tuple[Any, Mapping[str, str], Callable[[], ModelParts]]:
+    return model(), hardware(), parts
+
+
+def _choose_anew(_name: str, value: str, _reason: str) -> str:
+    return value
+
+
+def _divided_as_in_the_run(record: Mapping[str, Any], parts: DataParts) -> RunData:
+    """Return the data as the run itself will read them: files that were added since it began are separate parts."""
+    if (known := known_data(record)) is None:
+        return parts.found
+    return divide_ahead(record, known, parts.found, grows=may_grow(parts.settings, parts.mode))

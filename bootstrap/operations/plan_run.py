@@ -1,0 +1,274 @@
+"""The plan of a run: its size, memory, disk, time and cost, by formulas and by a trial of a few steps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.bootstrap.operations.plan_trial import MODULE, PlanTrial
+from holdfast.bootstrap.operations.prepare_data import prepare_ahead
+from holdfast.bootstrap.operations.show_data import rows_of_data
+from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside, run_in_child
+from holdfast.bootstrap.process.launch import processes_to_start
+from holdfast.bootstrap.process.printing import report_line
+from holdfast.bootstrap.process.signals import stopping_on_signals
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.memory_check import estimate_from_settings, refuse_counted, refuse_from_settings
+from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
+from holdfast.bootstrap.wiring.process_group import is_launched
+from holdfast.bootstrap.wiring.screen import phases_shown
+from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.configs.sections.distributed import AutoDistributedSettings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.run_forecast import (
+    RunLength,
+    TimeForecast,
+    TrialMark,
+    forecast_time,
+    num_checkpoints_kept,
+    trial_times,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.mixture import Mixture
+
+_PREFIX = ".plan-"
+_LARGEST_OF_TWO_BYTES = 1 << 16  # vocabulary
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """The settings to plan for, with the files and words that they come from, and the choices of the command.
+
+    ``steps`` is the least number of steps of the trial, 0 for none; ``price`` that of all machines for an hour.
+    """
+
+    settings: TrainSettings
+    config: Sequence[Path]
+    arguments: Sequence[str]
+    steps: int
+    price: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunPlanner:
+    """Plans the run of a request: ``plan`` returns its figures by group."""
+
+    request: PlanRequest
+
+    def plan(self, *, is_quiet: bool) -> dict[str, Any]:
+        """Return the figures of the run, all of them measured or computed from shapes.
+
+        Tokens are made where ``train`` looks for them; all else is deleted. Raises ``ConfigurationError`` and other
+        errors of `train` before that for a run that cannot work, and ``ChildFailedError`` if the trial failed.
+        """
+        self._check()
+        settings, ranks = self.request.settings, processes_to_start(self.request.settings)
+        notes = [refuse_from_settings(settings, ranks)]
+        settings = with_sizes(settings, {}, _keep, ranks=ranks)
+        with phases_shown(is_quiet=is_quiet) as show:
+            report = partial(_note, is_quiet=is_quiet)
+            container = assemble(settings, settings.run.directory, {}, report=report, keep_choice=_keep, show=show)
+            device, tokenizer = container.hardware().get("optimizer.device"), container.run_tokenizer()
+            factory = container.model_factory()
+            notes += [refuse_counted(settings, factory, tokenizer, num_ranks=ranks, device=device)]
+            number = factory.count_parameters(
+                vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text
+            )
+            mode = container.mode()
+        known = {
+            "mode": mode,
+            "shares": _shares(container.mixture()),
+            "free_bytes": _free_bytes(settings.run.directory),
+            "token_bytes": None,
+            "notes": [note for note in notes if note],
+        }
+        if not self.request.steps:
+            return self._by_formulas(settings, known, number, ranks, device, tokenizer.vocabulary_size)
+        if mode == "cache" and form_of(settings.data) == "text":
+            tokens = prepare_ahead(self.request.settings, is_quiet=is_quiet).prepared.tokens
+            known["token_bytes"] = tokens * (2 if tokenizer.vocabulary_size <= _LARGEST_OF_TWO_BYTES else 4)
+        return self._by_trial(settings, known)
+
+    def _check(self) -> None:
+        settings = self.request.settings
+        if not self.request.steps:
+            return
+        if is_launched() or not isinstance(settings.distributed, AutoDistributedSettings):
+            msg = "plan starts the processes of its trial itself: leave torchrun away and set distributed.kind=auto, "
+            msg += "or plan without a trial (--no-trial)"
+            raise ConfigurationError(msg)
+
+    def _by_trial(self, settings: TrainSettings, known: Mapping[str, Any]) -> dict[str, Any]:
+        request = self.request
+        with (
+            stopping_on_signals(lambda _reason, _number: False),
+            room_beside(settings.run.directory, _PREFIX, keep=False) as room,
+        ):
+            config = [str(path) for path in request.config]
+            trial = PlanTrial(config, list(request.arguments), str(room / "trial"), request.steps)
+            began = time.time()
+            code, log = run_in_child([sys.executable, "-m", MODULE, trial.to_argument()], room / "log")
+            seconds = time.time() - began
+            if code:
+                sys.stderr.write(log)
+                raise ChildFailedError(code)
+            facts = json.loads(trial.facts(0).read_text(encoding="utf-8"))
+            memory = [json.loads(trial.facts(rank).read_text(encoding="utf-8")) for rank in range(facts["ranks"])]
+        marks = [TrialMark(kind, step, at - began) for kind, step, at in facts["marks"]]
+        times = trial_times(marks, seconds)
+        taken = max(mark.step for mark in marks)
+        steps = _steps(settings, facts["tokens"] / taken)
+        length = RunLength.of(steps, evaluation_every=settings.evaluation.every, save_every=settings.state_store.every)
+        forecast = forecast_time(times, length)
+        a_metric = facts["metrics_bytes"] / taken
+        return {
+            "model": {name: facts[name] for name in ("parameters", "trained_parameters", "precision", "device")},
+            "memory": {
+                "ranks": facts["ranks"],
+                "formula_bytes": facts["formula"],
+                "peak_bytes": [each["peak_bytes"] for each in memory],
+                "limit_bytes": [each["limit_bytes"] for each in memory],
+            },
+            "step": {name: facts[name] for name in ("rows", "length", "micro_batch")},
+            "data": _data_of(settings, known, steps, steps * facts["tokens"] / taken, facts["rows_there"]),
+            "disk": _disk(settings, known, steps, facts["checkpoint_bytes"], a_metric * steps),
+            "time": _time(forecast, length, times.step, taken),
+            "cost": None if request.price is None else _cost(forecast, request.price),
+            "sample": facts["sample"],
+            "notes": known["notes"],
+        }
+
+    def _by_formulas(
+        self,
+        settings: TrainSettings,
+        known: Mapping[str, Any],
+        number: int | None,
+        ranks: int,
+        device: str | None,
+        vocabulary_size: int,
+    ) -> dict[str, Any]:
+        rows, length = settings.optimizer.num_rows, settings.data.row_length
+        micro_batch = settings.optimizer.fixed_micro_batch
+        estimate = estimate_from_settings(settings, ranks, number, vocabulary_size, micro_batch or -(-rows // ranks))
+        steps = _steps(settings, rows * length)
+        is_text = form_of(settings.data) == "text"
+        with phases_shown(is_quiet=True) as show:
+            sample = rows_of_data(settings, 1, lambda _: None, show)[0] if is_text else None
+        return {
+            "model": {"parameters": number, "trained_parameters": None, "precision": None, "device": device},
+            "memory": {
+                "ranks": ranks,
+                "formula_bytes": None if estimate is None else asdict(estimate),
+                "peak_bytes": None,
+                "limit_bytes": [memory_limit_of(device)] * ranks,
+            },
+            "step": {"rows": rows, "length": length, "micro_batch": micro_batch},
+            "data": _data_of(settings, known, steps, steps * rows * length, None),
+            "disk": _disk(settings, known, steps, None, None),
+            "time": None,
+            "cost": None,
+            "sample": None if sample is None else [sample],
+            "notes": known["notes"],
+        }
+
+
+def refuse_full_disk(plan: Mapping[str, Any]) -> None:
+    """Raise ``ConfigurationError`` if the checkpoints of ``plan`` do not fit on the disk."""
+    disk = plan["disk"]
+    if disk["peak_bytes"] is not None and disk["peak_bytes"] > disk["free_bytes"]:
+        msg = f"the checkpoints take {disk['peak_bytes']:,} bytes at once, but the disk of run.dir has "
+        msg += f"{disk['free_bytes']:,} free: lower state_store.keep, or name another run.dir"
+        raise ConfigurationError(msg)
+
+
+def _steps(settings: TrainSettings, tokens_a_step: float) -> int:
+    """Return the steps of the whole budget."""
+    budget = Budget(settings.run.budget.steps, settings.run.budget.tokens)
+    limits = [] if budget.steps is None else [budget.steps]
+    if budget.tokens is not None:
+        limits.append(max(1, -int(-budget.tokens // max(tokens_a_step, 1))))
+    return min(limits)
+
+
+def _data_of(
+    settings: TrainSettings, known: Mapping[str, Any], steps: int, tokens: float, rows_there: int | None
+) -> dict[str, Any]:
+    epochs = steps * settings.optimizer.num_rows / rows_there if rows_there else None
+    there = None if rows_there is None else rows_there * settings.data.row_length
+    return {
+        "mode": known["mode"],
+        "steps": steps,
+        "tokens": round(tokens),
+        "tokens_there": there,
+        "epochs": epochs,
+        "shares": known["shares"],
+    }
+
+
+def _disk(
+    settings: TrainSettings, known: Mapping[str, Any], steps: int, checkpoint: int | None, metrics: float | None
+) -> dict[str, Any]:
+    store = settings.state_store
+    kept = num_checkpoints_kept(
+        steps, every=store.every, newest=store.keep, keep_every=store.keep_every, best=store.keep_best
+    )
+    return {
+        "token_bytes": known["token_bytes"],
+        "checkpoint_bytes": checkpoint,
+        "checkpoints_kept": kept,
+        "peak_bytes": None if checkpoint is None else (kept + 1) * checkpoint,  # a new one comes before an old one goes
+        "metrics_bytes": None if metrics is None else round(metrics),
+        "free_bytes": known["free_bytes"],
+    }
+
+
+def _time(forecast: TimeForecast, length: RunLength, step: float, taken: int) -> dict[str, Any]:
+    seconds = {name: round(value, 3) for name, value in asdict(forecast).items()}
+    counts = {"evaluations_taken": length.evaluations, "saves_taken": length.saves}
+    return {"seconds": round(forecast.total, 3), "a_step": step, "trial_steps": taken, **counts, "parts": seconds}
+
+
+def _cost(forecast: TimeForecast, price: float) -> dict[str, float]:
+    return {"price_per_hour": price, "total": round(forecast.cost(price), 4)}
+
+
+def _shares(mixture: Mixture) -> list[dict[str, Any]] | None:
+    """Return the share of each source from each stage of a mixture on; None for a single source."""
+    if mixture.num_sources == 1:
+        return None
+    names = mixture.names or [str(number) for number in range(mixture.num_sources)]
+    return [
+        {
+            "from_row": stage.start,
+            "sources": {name: weight / sum(stage.weights) for name, weight in zip(names, stage.weights, strict=True)},
+        }
+        for stage in mixture.stages
+    ]
+
+
+def _free_bytes(directory: Path) -> int:
+    existing = next(folder for folder in directory.absolute().parents if folder.is_dir())
+    return shutil.disk_usage(existing).free
+
+
+def _keep(_name: str, value: str, _reason: str) -> str:
+    return value
+
+
+def _note(line: str, *, is_quiet: bool) -> None:
+    if not is_quiet:
+        report_line(line)

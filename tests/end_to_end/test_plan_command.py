@@ -1,0 +1,100 @@
+"""Planning a run with `plan`, as a user does."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import psutil
+import pytest
+
+from holdfast.bootstrap.cli.main import main
+from tests.support.command_line import corpus, run, run_here, start, tiny, wait_until
+
+LONGER = ["run.budget.steps=200", "state_store.every=100", "evaluation.every=100", "resources.auto_tune=false"]
+DECODER = ["model.kind=decoder", "model.hidden_size=128", "model.num_hidden_layers=4", "model.num_attention_heads=4"]
+
+
+def test_a_plan_has_all_groups_and_leaves_no_run(tmp_path):
+    """Memory, data, disk, time, cost and a packed row are printed, and only tokens and tokenizer stay."""
+    settings, home = tiny(corpus(tmp_path), "run.budget.steps=30"), tmp_path / "home"
+    home.mkdir()
+    done = run("plan", *settings, "--steps", "4", "--price-per-hour", "36", "--json", cwd=home)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    room = 30 * 4 * 64  # rows are not always full
+    assert (plan["data"]["steps"], plan["data"]["mode"]) == (30, "cache")
+    assert 0.9 * room < plan["data"]["tokens"] <= room
+    assert plan["data"]["epochs"] == pytest.approx(room / plan["data"]["tokens_there"])
+    (peak,), (limit,) = plan["memory"]["peak_bytes"], plan["memory"]["limit_bytes"]
+    assert 0 < plan["memory"]["formula_bytes"]["peak"] < peak < limit
+    assert (plan["disk"]["checkpoints_kept"], plan["disk"]["peak_bytes"]) == (3, 4 * plan["disk"]["checkpoint_bytes"])
+    assert plan["time"]["seconds"] == pytest.approx(sum(plan["time"]["parts"].values()), abs=0.01)
+    assert plan["cost"]["total"] == pytest.approx(plan["time"]["seconds"] / 100, abs=1e-4)
+    assert any(trained for row in plan["sample"] for document in row for _, trained in document)
+    assert list(home.iterdir()) == []
+    assert {path.name for path in (tmp_path / "cache").iterdir()} >= {"tokens", "tokenizers"}
+
+
+def test_a_plan_without_a_trial_stores_no_tokens(tmp_path):
+    """With --no-trial the formulas are printed for a person, what needs a trial is said, and no token is stored."""
+    home = tmp_path / "home"
+    home.mkdir()
+    done = run_here("plan", *tiny(corpus(tmp_path)), "--no-trial", cwd=home)
+    assert done.returncode == 0, done.stderr
+    for group in ("model:", "step:", "budget:", "data:", "memory:", "disk:", "time:", "cost:"):
+        assert f"\n{group}" in f"\n{done.stdout}"
+    assert "by part, by the formula: weights" in done.stdout
+    assert "not known without a trial" in done.stdout
+    assert "row 1 of 1, trained on what is in [[ ]]" in done.stdout
+    assert list(home.iterdir()) == []
+    assert not (tmp_path / "cache" / "tokens").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["optimizer.batch_size=100000000000"], "optimizer.batch_size is 100,000,000,000"),
+        (["model.config.hidden_size=200000", "model.config.num_hidden_layers=100"], "no setting makes it fit"),
+        (["distributed.kind=torch"], "plan starts the processes of its trial itself"),
+        (["--no-trial", "--price-per-hour", "3"], "--price-per-hour needs the time of a trial"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_work(words, sentence, tmp_path, capsys, monkeypatch):
+    """A run that cannot work is refused in one sentence with code 2, before a token or a folder is made."""
+    monkeypatch.chdir(tmp_path)
+    settings = tiny(corpus(tmp_path))
+    before = set(tmp_path.iterdir())
+    assert main(["plan", *settings, *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_signal_leaves_no_trial(tmp_path):
+    """A signal during the trial ends the command and its run, and the folder of the trial is removed."""
+    home = tmp_path / "home"
+    home.mkdir()
+    process = start("plan", *tiny(corpus(tmp_path)), cwd=home)
+    wait_until(lambda: list(home.glob(".plan-*/trial/LOCK")), process, "no trial was started")
+    (child,) = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not child.is_running()
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "decoder", "streamed"])
+def test_the_run_that_follows_takes_the_planned_memory(kind, tmp_path):
+    """The peak of memory is within 10 % of the plan; the time, which needs a quiet machine, has a benchmark."""
+    settings = tiny(corpus(tmp_path, documents=600), *LONGER)
+    if kind == "decoder":
+        settings = [word for word in settings if not word.startswith("model.")] + DECODER
+    settings += ["data.mode=stream"] if kind == "streamed" else []
+    planned = run("plan", *settings, "--json", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert run("train", *settings, "--quiet", cwd=tmp_path).returncode == 0
+    lines = (tmp_path / "runs" / "default" / "metrics.jsonl").read_text().splitlines()
+    peak = max(json.loads(line).get("memory_bytes", 0) for line in lines)
+    assert json.loads(planned.stdout)["memory"]["peak_bytes"][0] == pytest.approx(peak, rel=0.10)

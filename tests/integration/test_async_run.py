@@ -1,0 +1,105 @@
+"""A run that an event loop awaits and follows."""
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast.bootstrap.async_run import EventStream, build_async
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.events import CheckpointSaved, DataEnded, Event, RunFinished, RunStarted, StepCompleted
+from tests.support.command_line import corpus, tiny
+
+
+@pytest.fixture
+def settings(tmp_path):
+    def of(name, steps, *more):
+        own = [f"run.dir={tmp_path / name}", f"run.budget.steps={steps}", "evaluation.every=0", *more]
+        return load_settings([], [*tiny(corpus(tmp_path)), *own], {}).settings
+
+    return of
+
+
+async def listed(stream):
+    return [event async for event in stream]
+
+
+def test_a_run_is_awaited_and_followed(settings):
+    """Streams have the events of their kinds in order, callbacks are called in the event loop, and both end."""
+
+    async def follow():
+        run = build_async(settings("run", 4), is_quiet=True)
+        steps, metrics, threads = [], {}, set()
+        run.on_progress(lambda progress: (steps.append(progress.step), threads.add(threading.get_ident())))
+        run.on_metrics(
+            lambda step, figures: (metrics.setdefault(step, {}).update(figures), threads.add(threading.get_ident()))
+        )
+        streams = [run.events(StepCompleted), run.events(RunStarted, RunFinished), run.events()]
+        *read, progress = await asyncio.gather(*map(listed, streams), run.run_async())
+        await asyncio.sleep(0)
+        late = await listed(run.events())
+        return progress, read, steps, metrics, threads, late
+
+    progress, read, steps, metrics, threads, late = asyncio.run(follow())
+    assert progress.step == 4
+    assert [event.progress.step for event in read[0]] == steps == [1, 2, 3, 4]
+    assert [type(event) for event in read[1]] == [RunStarted, RunFinished]
+    assert [type(event) for event in read[2]].count(StepCompleted) == 4
+    assert any(isinstance(event, CheckpointSaved) for event in read[2])
+    assert metrics[4]["loss"] > 0
+    assert threads == {threading.get_ident()}
+    assert late == []
+
+
+def test_a_cancelled_task_saves_and_stops(settings):
+    """Whoever cancels the task that awaits a run gets a checkpoint of the last step, and the next run continues."""
+
+    async def cancel():
+        run = build_async(settings("run", 100_000, "state_store.every=0"), is_quiet=True)
+        task = asyncio.create_task(run.run_async())
+        async for event in run.events(StepCompleted):
+            if event.progress.step == 3:
+                task.cancel()
+                break
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return run.run.newest_checkpoint(), run.run.stopped_by
+
+    location, stopped_by = asyncio.run(cancel())
+    assert stopped_by.reason == "the task that awaits the run was cancelled"
+    step = int(location.rpartition("-")[2])
+    assert step >= 3
+
+    async def again():
+        run = build_async(settings("run", step + 1), is_quiet=True)
+        started, progress = await asyncio.gather(listed(run.events(RunStarted)), run.run_async())
+        return started[0].progress.step, progress.step
+
+    assert asyncio.run(again()) == (step, step + 1)
+
+
+def test_an_error_of_the_run_is_that_of_the_task(settings, tmp_path):
+    """A mistake in the settings reaches the one who awaits the run, and the streams end."""
+
+    async def fail():
+        run = build_async(settings("run", 3, f"data.path={tmp_path / 'none.jsonl'}"), is_quiet=True)
+        stream = asyncio.create_task(listed(run.events()))
+        with pytest.raises((ConfigurationError, DataError), match="none"):
+            await run.run_async()
+        return await asyncio.wait_for(stream, 10)
+
+    assert asyncio.run(fail()) == []
+
+
+def test_a_slow_reader_misses_the_oldest_events():
+    """A stream keeps the newest events of a reader that is late, and counts those that it dropped."""
+    stream = EventStream((Event,), 3, lambda _: None)
+    events = [DataEnded(number) for number in range(5)]  # the number stands for a progress
+    for event in events:
+        stream.add(event)
+    stream.end()
+    assert asyncio.run(listed(stream)) == events[2:]
+    assert stream.missed == 2
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        EventStream((Event,), 0, lambda _: None)

@@ -1,0 +1,50 @@
+"""Files of settings to begin with."""
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from holdfast.configs.json_schema import settings_schema
+from holdfast.configs.recipes import list_recipes, write_recipe
+from holdfast.configs.settings_layers import load_settings
+from holdfast.configs.shipped_files import FOLDER, ready_names
+from holdfast.configs.strict_yaml import read_yaml
+from holdfast.domain.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("name", ready_names())
+def test_a_recipe_is_a_file_of_settings(tmp_path, monkeypatch, name):
+    """The written file has the settings of the recipe, fits the schema that it names, and names itself in examples."""
+    monkeypatch.chdir(FOLDER.parent)  # where files that a configuration names lie
+    path = write_recipe(name, tmp_path / "mine.yaml")
+    text = path.read_text()
+    assert f"configs/{name}.yaml" not in text
+    assert load_settings([path], [], {}).settings == load_settings([Path(name)], [], {}).settings
+    header = text.splitlines()[0]
+    assert json.loads(Path(header.partition("$schema=")[2]).read_text()) == settings_schema()
+    assert list(Draft202012Validator(settings_schema()).iter_errors(read_yaml(text))) == []
+    assert f"{name} " in list_recipes()
+
+
+def test_a_file_that_exists_is_left_as_it_is(tmp_path, monkeypatch):
+    """A second call refuses to overwrite, and so does one for a folder that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    path = write_recipe("own_text.yaml")
+    path.write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"own_text\.yaml exists and was left as it is"):
+        write_recipe("own_text")
+    assert path.read_text() == "mine"
+    with pytest.raises(ConfigurationError, match="cannot be written, no such file"):
+        write_recipe("own_text", Path("none/own.yaml"))
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest(tmp_path, monkeypatch):
+    """The message names the recipe that was probably meant, and no file is written."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="did you mean chat_lora"):
+        write_recipe("chat_lor")
+    with pytest.raises(ConfigurationError, match=r"no recipe called zzz: init without a name lists them"):
+        write_recipe("zzz")
+    assert list(tmp_path.iterdir()) == []
