@@ -15,7 +15,7 @@ from holdfast.bootstrap.run_folder.changed_settings import told_changes
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder, in_turns
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
-from holdfast.bootstrap.wiring.assembly import PARTS, assemble
+from holdfast.bootstrap.wiring.assembly import PARTS, assemble, brings_model
 from holdfast.bootstrap.wiring.balance_experts import balance_experts
 from holdfast.bootstrap.wiring.banner import banner
 from holdfast.bootstrap.wiring.best_checkpoint import best_of
@@ -42,9 +42,10 @@ from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
 from holdfast.bootstrap.wiring.hub_choice import one_hub
 from holdfast.bootstrap.wiring.ledger_rejects import RejectedFiles
-from holdfast.bootstrap.wiring.machine import describe_machine
+from holdfast.bootstrap.wiring.machine import describe_start
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
+from holdfast.bootstrap.wiring.minutes_budget import decide_steps
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
 from holdfast.bootstrap.wiring.open_monitors import MONITORS, begin_monitors, open_monitors, record_metrics
 from holdfast.bootstrap.wiring.probe_loss import probe_loss
@@ -131,6 +132,7 @@ class Run:
     watchdog ends the process, with exit code 75, if the run hangs. With ``awaits_verdicts`` the run is a trial, and
     waits after each evaluation for the verdict of its study. The first rank calls ``begin_with`` once all ranks
     have joined the process group. ``origins`` says where each setting comes from. ``parts`` are None until built.
+    ``seconds_before`` run, such as those of imports, count towards ``run.budget.minutes``.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class Run:
         self.parts: RunParts | None = None
         self._inbox = Inbox()
         self._time = TimeAccount()
+        self.seconds_before = 0.0
         self._began = 0.0
         self._is_training = False
         self._screen = Screen(report=report or (lambda _: None))
@@ -285,7 +288,8 @@ class Run:
             self.begin_with()
         folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
         if group.rank == 0:
-            self._screen = open_screen(self._overrides, self.settings, self._own_report, is_quiet=self._is_quiet)
+            budget, is_quiet = container.budget(), self._is_quiet
+            self._screen = open_screen(self._overrides, self.settings, budget, self._own_report, is_quiet=is_quiet)
             stack.callback(self._screen.close)
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
         self.settings = with_former_tokenizer(self.settings, folder.tokenizer_before())
@@ -293,17 +297,12 @@ class Run:
         self.has_folder = True
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
-        shortage = refuse_from_settings(self.settings, group.size, is_from_outside=self._brings_model)
+        shortage = refuse_from_settings(self.settings, group.size, is_from_outside=brings_model(self._overrides))
         folder.note_shortage(shortage, self._screen.say)
         opened: OpeningParts = container.opening_parts()
         if group.rank == 0:
             claim_archive(opened.state_store, folder.run_id)
         return opened, folder
-
-    @property
-    def _brings_model(self) -> bool:
-        """Return whether the host program replaces the model or its optimizer, whose memory cannot be estimated."""
-        return bool({"model_factory", "optimizer"} & self._overrides.keys())
 
     def _identify_data(self, container: Container, folder: SharedRunFolder, opened: OpeningParts) -> RunData:
         """Check data, transforms and tokenizer; raises ``StateError`` if the run began with others."""
@@ -330,7 +329,7 @@ class Run:
             tokenizer,
             num_ranks=container.process_group().size,
             device=container.hardware().get("optimizer.device"),
-            is_from_outside=self._brings_model,
+            is_from_outside=brings_model(self._overrides),
         )
         folder.note_shortage(shortage, self._screen.say)
         return data
@@ -356,11 +355,11 @@ class Run:
         rows, adapt = begin_micro_batch(
             model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
         )
+        decide_steps(model, rows, container.budget(), folder, self._began - self.seconds_before, show=self._screen.show)
         self._complete(container, model, rows, column)
         probe_loss(model, report=report)
         parts: RunParts = container.run_parts()
-        start = {"batch_size": settings.optimizer.num_rows, "excluded": container.excluded().digest}
-        start |= describe_machine(model.trainable.hardware, hardware.get("optimizer.device"), group.size)
+        start = describe_start(model, container.excluded().digest)
         handlers = OpenHandlers(
             post_mortem=build_post_mortem(settings, self.directory, group),
             account=account,

@@ -22,6 +22,7 @@ _MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "optimizer.schedule.warmup_steps": ("warmup", "num_warmup_steps"),
         "model.balancing_loss": ("aux_loss_coef", "moe_aux_loss_coeff", "router_aux_loss_coef"),
         "run.budget.steps": ("steps", "max_steps", "num_steps", "max_iters"),
+        "run.budget.minutes": ("minutes", "max_minutes", "max_time"),
         "run.dir": ("out_dir", "output_dir"),
         "data.epochs": ("num_epochs", "num_train_epochs"),
         "data.sequence_length": (

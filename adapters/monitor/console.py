@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from holdfast.domain.phase import Amount
+    from holdfast.domain.training.budget import Budget
 
 _REFRESH_SECONDS = 0.25
 _PLAIN_LINE_SECONDS = 60.0
@@ -47,7 +48,8 @@ class ConsoleMonitor(Monitor):
     sparkline of the loss. Above it problems, saves and evaluations have colours, unless NO_COLOR is set. Elsewhere (a
     file, a pipe, a terminal without cursor) a line with the time of day is printed at most once a minute, without
     control characters, and one for each phase longer than ``shortest_phase`` seconds. If ``is_quiet``, only lines that
-    report a problem are shown. ``file`` is standard error by default. Each budget may be None. The figures are the
+    report a problem are shown. ``file`` is standard error by default. Without a ``budget`` no share and no time left
+    are shown; its steps may be decided later. The figures are the
     metrics ``loss`` and ``tokens_per_second`` (both smoothed over about ten steps), ``lr``, ``tokens`` (since the run's
     start), ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss``, ``eval_bits_per_byte`` and
     ``eval_reward_accuracy``; other metrics are not shown.
@@ -61,8 +63,7 @@ class ConsoleMonitor(Monitor):
 
     def __init__(
         self,
-        total_steps: int | None,
-        total_tokens: int | None,
+        budget: Budget | None,
         *,
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +78,7 @@ class ConsoleMonitor(Monitor):
         self._shortest_phase = shortest_phase
         self._close_seconds = close_seconds
         self._is_quiet = is_quiet
-        self._figures = Figures(total_steps, total_tokens)
+        self._figures = Figures(budget)
         self._phase: ShownPhase | None = None
         self._live: Live | None = None
         self._lines: deque[str] = deque(maxlen=_WAITING_LINES)

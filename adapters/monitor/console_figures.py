@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from holdfast.domain.training.budget import Budget
+
 _LONGEST_ESTIMATE = timedelta(days=9999).total_seconds()
 _KEPT = 0.9
 _SEPARATOR = " · "
@@ -82,9 +84,8 @@ class Trend:
 class Figures:
     """The latest figures of a run, and the speed of the last minutes."""
 
-    def __init__(self, total_steps: int | None, total_tokens: int | None, step: int = 0) -> None:
-        self._total_steps = total_steps
-        self._total_tokens = total_tokens
+    def __init__(self, budget: Budget | None, step: int = 0) -> None:
+        self._budget = budget  # whose steps may be decided later
         self.step = step
         self.latest: Mapping[str, float] = {}
         self._samples: deque[tuple[float, float]] = deque(maxlen=120)
@@ -93,9 +94,17 @@ class Figures:
         self._seconds_per_token = Smoothed()
         self._evaluations: dict[int, float] = {}
 
+    @property
+    def _total_steps(self) -> int | None:
+        return None if self._budget is None else self._budget.steps
+
+    @property
+    def _total_tokens(self) -> int | None:
+        return None if self._budget is None else self._budget.tokens
+
     def rewound(self, step: int) -> Figures:
         """Return the figures of a run that continues from ``step``."""
-        figures = Figures(self._total_steps, self._total_tokens, step)
+        figures = Figures(self._budget, step)
         figures.losses = self.losses
         figures._evaluations = {at: loss for at, loss in self._evaluations.items() if at <= step}
         return figures

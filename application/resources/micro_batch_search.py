@@ -47,7 +47,7 @@ def try_sizes(trainable: Trainable, sizes: Sequence[int], length: int, gauge: Me
     while (rows := next_candidate(sizes, peaks, failed, most)) is not None:
         gauge.reset()
         try:
-            _learn_nothing(trainable, _longest(rows, length))
+            learn_nothing(trainable, full_rows(rows, length), times=2)
         except OutOfMemory:
             if not peaks:
                 raise
@@ -59,13 +59,15 @@ def try_sizes(trainable: Trainable, sizes: Sequence[int], length: int, gauge: Me
     return {rows: peak for rows, peak in peaks.items() if rows and (peak <= most or rows == sizes[0])}
 
 
-def _learn_nothing(trainable: Trainable, part: Batch) -> None:
+def learn_nothing(trainable: Trainable, part: Batch, *, times: int) -> None:
+    """Pass over ``part`` forward and backward as often as ``times`` says, and drop the gradients; collective."""
     with trainable.update(step=1, learning_rate=0.0) as update:
-        update.accumulate(part, weight=1.0, last=False)
-        update.accumulate(part, weight=1.0, last=True)
+        losses = [update.accumulate(part, weight=1.0, last=number == times) for number in range(1, times + 1)]
+        float(losses[-1])
 
 
-def _longest(rows: int, length: int) -> Batch:
+def full_rows(rows: int, length: int) -> Batch:
+    """Return a batch of as many ``rows``, each one document of ``length`` tokens."""
     return Batch(
         np.zeros((rows, length), np.int64), np.arange(0, rows * length, length), np.full(rows, length, np.int64)
     )

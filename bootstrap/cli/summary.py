@@ -172,9 +172,9 @@ class Report:
             place = "run.name=NAME" if self._run.settings.run.dir is None else "run.dir=FOLDER"
             return (
                 f"the run is finished at step {progress.step}: nothing was left to train; another one: add --fresh or "
-                f"{place}; more of it: a larger run.budget.steps or .tokens"
+                f"{place}; more of it: a larger run.budget.steps, .tokens or .minutes"
             )
-        budget = self._run.settings.run.budget.steps
+        budget = self._run.parts.opened.budget.steps if self._run.parts is not None else None
         whole = f" of {budget:,}" if budget is not None else ""
         if not stop.is_early or patience is None:
             return f"stopped after step {progress.step:,}{whole} ({stop.reason})"

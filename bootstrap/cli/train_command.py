@@ -128,11 +128,12 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
     from holdfast.bootstrap.cli.summary import Report, failure_of
     from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
     from holdfast.bootstrap.process.printing import fitting, print_line, short, unread_output_dropped
+    from holdfast.bootstrap.process.process_age import process_age
     from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
     from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.secret_masking import mask
 
-    run.may_exit = True
+    run.may_exit, run.seconds_before = True, process_age()
     report, end = Report(run, is_quiet=is_quiet), EndReport(run, is_first_rank=is_first_rank())
     summarize = unread_output_dropped()(report.print_json if as_json else report.show)
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.operations.trust import note_trust
+from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.folder import is_unwritten, read_record
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP
@@ -82,7 +83,7 @@ def explain(run: Path) -> str:
         list(JsonLines(layout.events).read()),
         max((step for step in figures if isinstance(step, int)), default=0),
         layout.durable_steps(),
-        _budget(record["settings"]),
+        _steps_of(record),
         is_locked(run),
         record.get("start", {}),
         [entry for entry in record["history"] if isinstance(entry, dict) and isinstance(entry.get("from_step"), dict)],
@@ -92,10 +93,9 @@ def explain(run: Path) -> str:
     return "\n".join(one_line(line, _LONGEST) for line in lines)
 
 
-def _budget(settings: Any) -> int | None:
-    for name in ("run", "budget", "steps"):
-        settings = settings.get(name) if isinstance(settings, dict) else None
-    return settings if isinstance(settings, int) else None
+def _steps_of(record: Mapping[str, Any]) -> int | None:
+    steps = budget_in(record).get("steps")
+    return steps if isinstance(steps, int) else None
 
 
 def _lines(run: Path, story: Story) -> Iterator[str]:

@@ -137,6 +137,7 @@ def _words(request: RangeTestRequest) -> list[str]:
         "optimizer.schedule.decay_shape=1-sqrt",
         f"run.budget.steps={request.steps}",
         "run.budget.tokens=null",
+        "run.budget.minutes=null",
         "run.report=false",
         "evaluation.every=0",
         "evaluation.at_start=false",

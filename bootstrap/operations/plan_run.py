@@ -26,13 +26,13 @@ from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.configs.sections.distributed import AutoDistributedSettings
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.run_forecast import (
     RunLength,
     TimeForecast,
     TrialMark,
     forecast_time,
     num_checkpoints_kept,
+    steps_within,
     trial_times,
 )
 
@@ -131,8 +131,11 @@ class RunPlanner:
         marks = [TrialMark(kind, step, at - began) for kind, step, at in facts["marks"]]
         times = trial_times(marks, seconds)
         taken = max(mark.step for mark in marks)
-        steps = _steps(settings, facts["tokens"] / taken)
-        length = RunLength.of(steps, evaluation_every=settings.evaluation.every, save_every=settings.state_store.every)
+        cadence = {"evaluation_every": settings.evaluation.every, "save_every": settings.state_store.every}
+        minutes = settings.run.budget.minutes
+        timed = None if minutes is None else steps_within(minutes * 60, times, **cadence)
+        steps = _steps(settings, facts["tokens"] / taken, timed)
+        length = RunLength.of(steps, **cadence)
         forecast = forecast_time(times, length)
         a_metric = facts["metrics_bytes"] / taken
         return {
@@ -164,7 +167,7 @@ class RunPlanner:
         rows, length = settings.optimizer.num_rows, settings.data.row_length
         micro_batch = settings.optimizer.fixed_micro_batch
         estimate = estimate_from_settings(settings, ranks, number, vocabulary_size, micro_batch or -(-rows // ranks))
-        steps = _steps(settings, rows * length)
+        steps = _steps(settings, rows * length, None)
         is_text = form_of(settings.data) == "text"
         with phases_shown(is_quiet=True) as show:
             sample = rows_of_data(settings, 1, lambda _: None, show)[0] if is_text else None
@@ -195,12 +198,15 @@ def refuse_full_disk(plan: Mapping[str, Any]) -> None:
         raise ConfigurationError(msg)
 
 
-def _steps(settings: TrainSettings, tokens_a_step: float) -> int:
-    """Return the steps of the whole budget."""
-    budget = Budget(settings.run.budget.steps, settings.run.budget.tokens)
-    limits = [] if budget.steps is None else [budget.steps]
+def _steps(settings: TrainSettings, tokens_a_step: float, timed: int | None) -> int:
+    """Return the steps of the whole budget, ``timed`` those that fit into its minutes, None if that is not known."""
+    budget = settings.run.budget
+    limits = [steps for steps in (budget.steps, timed) if steps is not None]
     if budget.tokens is not None:
         limits.append(max(1, -int(-budget.tokens // max(tokens_a_step, 1))))
+    if not limits:
+        msg = "run.budget.minutes alone is a number of steps only after a trial: leave --no-trial out"
+        raise ConfigurationError(msg)
     return min(limits)
 
 

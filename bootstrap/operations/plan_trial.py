@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 MODULE = "holdfast.bootstrap.operations.plan_trial"
 _MOST_STEPS = 200
+_LONG = 10**6  # steps of a run whose end is not known before the trial
 _SECONDS = 4.0  # of steps, so that the times of very short ones are not those of a moment
 
 
@@ -113,7 +114,7 @@ def trial_settings(settings: TrainSettings, trial: PlanTrial) -> TrainSettings:
     """
     every = max(1, trial.steps // 2)
     changes: dict[str, Mapping[str, Any]] = {
-        "run": {"dir": Path(trial.folder), "report": False},
+        "run": {"dir": Path(trial.folder), "report": False, "budget": settings.run.budget.without_minutes(_LONG)},
         "state_store": {"every": every, "keep": 1, "keep_every": 0, "keep_best": 0, "keep_hours": 0.0},
         "evaluation": {"every": every, "suites": ()},
         "data": {"lineage": None},

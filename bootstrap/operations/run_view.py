@@ -28,6 +28,7 @@ from holdfast.bootstrap.operations.run_checkpoints import CheckpointList
 from holdfast.bootstrap.operations.run_events import EventNotes, RunNote
 from holdfast.bootstrap.operations.run_progress import TimeRecord, share_of, time_left
 from holdfast.bootstrap.operations.run_state import state_of
+from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.folder import flatten, is_unwritten, read_whole_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
@@ -178,7 +179,7 @@ class RunView:
             }
 
     def _progress(self) -> dict[str, Any]:
-        budget = self._record.get("settings", {}).get("run", {}).get("budget", {})
+        budget = budget_in(self._record)
         step, tokens, recent = self._steps.last_step or 0, self._number("tokens"), self._recent("tokens_per_second")
         num_tokens = None if tokens is None else int(tokens)
         left = time_left(budget, step, num_tokens, self._time.steps_per_second(), recent)

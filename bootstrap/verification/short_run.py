@@ -81,7 +81,7 @@ def shortened(settings: TrainSettings, run: ShortRun) -> TrainSettings:
     in the timeout of a hanging step if a drill makes a step hang.
     """
     changes: dict[str, Any] = {
-        "run": {"dir": Path(run.folder)},
+        "run": {"dir": Path(run.folder), "budget": settings.run.budget.without_minutes(run.steps)},
         "state_store": {
             "every": run.every,
             "keep": min(run.steps, _MOST_KEPT),

@@ -85,3 +85,8 @@ def _same(provider: Any) -> Any:
     if isinstance(provider, providers.Selector):
         return providers.Selector(provider.selector, **provider.providers)
     return providers.Singleton(provider.provides, *provider.args, **provider.kwargs)
+
+
+def brings_model(overrides: Mapping[str, Any]) -> bool:
+    """Return whether the host program replaces the model or its optimizer, whose memory cannot be estimated."""
+    return bool({"model_factory", "optimizer"} & overrides.keys())

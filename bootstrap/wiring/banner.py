@@ -57,7 +57,7 @@ def _size(name: str, value: str) -> list[int]:
 
 def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
     settings = parts.settings
-    stream, budget = parts.data.batch_stream, settings.run.budget
+    stream, budget = parts.data.batch_stream, parts.opened.budget
     spent = [
         *([] if budget.steps is None else [budget.steps * tokens_a_step]),
         *([] if budget.tokens is None else [budget.tokens]),
@@ -71,7 +71,7 @@ def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
         words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"
     else:
         yield "data", "streamed: the number of tokens is not known in advance"
-    yield "budget", words
+    yield "budget", words if budget.minutes is None else f"{words}, in at most {budget.minutes:g} minutes"
 
 
 def _kind(settings: TrainSettings) -> str:

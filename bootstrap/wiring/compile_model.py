@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # floating-point operations: about twenty minutes on two cores, where a cold warm-up takes one minute, and about five
 # minutes on a large GPU, where it takes ten seconds
 _WORTH = {"cpu": 3e14, "cuda": 1e17}
+_MINUTES_WORTH = 20
 _TRIED = frozenset({"holdfast_decoder", "llama", "mistral", "nemotron", "qwen2", "qwen3"})
 
 
@@ -77,9 +78,13 @@ def _weigh(model: object, settings: TrainSettings, hardware: Mapping[str, str]) 
         return "none", untried
     if hindrance := _hindrance(hardware):
         return "none", hindrance
+    if (settings.run.budget.minutes or math.inf) < _MINUTES_WORTH:
+        return "none", f"less than {_MINUTES_WORTH} minutes do not repay the warm-up"
     work = 6.0 * _parameters(model) * _tokens(settings)
     if work < _WORTH[hardware["optimizer.device"]]:
         return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
+    if math.isinf(work):
+        return "default", f"{_MINUTES_WORTH} minutes or more repay the warm-up"
     return "default", f"about {work:.0e} floating-point operations repay the warm-up"
 
 

@@ -146,7 +146,7 @@ class Container(containers.DeclarativeContainer):
     ledger = providers.Singleton(open_ledger, settings.provided.ledger, directory, report)
     record = providers.List()
     _length = settings.provided.run.budget
-    budget = providers.Singleton(Budget, steps=_length.steps, tokens=_length.tokens)
+    budget = providers.Singleton(Budget, _length.steps, _length.tokens, _length.minutes)
     schedule = providers.Singleton(
         training.schedule, settings.provided.optimizer.learning_rate, settings.provided.optimizer.schedule, budget
     )

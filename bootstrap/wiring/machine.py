@@ -10,18 +10,21 @@ from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.ports.optimizer import Hardware
+    from holdfast.bootstrap.wiring.run_parts import ModelParts
 
 
-def describe_machine(hardware: Hardware, device: str | None, num_ranks: int) -> Mapping[str, Any]:
-    """Return the device, parameters and ranks of the run, the memory limit of a rank in bytes, and the environment.
+def describe_start(parts: ModelParts, excluded: str) -> Mapping[str, Any]:
+    """Return the facts of a start for ``run.json``: sizes of a step and of the run, device, limits and environment.
 
-    ``device`` is that of the optimizer.
+    ``excluded`` is the digest of the documents that are left out. The memory limit is that of a rank, in bytes.
     """
+    hardware = parts.trainable.hardware
     return {
+        "batch_size": parts.settings.optimizer.num_rows,
+        "excluded": excluded,
         "device": hardware.device,
         "parameters": hardware.num_parameters,
-        "ranks": num_ranks,
-        "memory_limit": memory_limit_of(device),
+        "ranks": parts.process_group.size,
+        "memory_limit": memory_limit_of(parts.hardware.get("optimizer.device")),
         "environment": environment(),
     }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.phase import ShowPhase
+    from holdfast.domain.training.budget import Budget
 
 _SECONDS_BETWEEN_LINES = 60.0
 _SECONDS_BEFORE_FIRST_LINE = 10.0
@@ -67,6 +68,7 @@ class Screen:
 def open_screen(
     overrides: Mapping[str, Any],
     settings: TrainSettings,
+    budget: Budget,
     report: Callable[[str], object] | None,
     *,
     is_quiet: bool = False,
@@ -75,12 +77,9 @@ def open_screen(
 
     If ``is_quiet``, the console shows problems only.
     """
-    budget = settings.run.budget
     has_console = "monitors" not in overrides and any(section.kind == "console" for section in settings.monitors)
     console = (
-        lazy("holdfast.adapters.monitor.console:ConsoleMonitor")(budget.steps, budget.tokens, is_quiet=is_quiet)
-        if has_console
-        else None
+        lazy("holdfast.adapters.monitor.console:ConsoleMonitor")(budget, is_quiet=is_quiet) if has_console else None
     )
     screen = Screen(console, report)
     screen.show("loading libraries")
@@ -97,7 +96,7 @@ def phases_shown(*, is_quiet: bool = False) -> Iterator[ShowPhase]:
         yield show_nothing
         return
     console: Any = lazy("holdfast.adapters.monitor.console:ConsoleMonitor")(
-        None, None, shortest_phase=_SECONDS_BEFORE_FIRST_LINE
+        None, shortest_phase=_SECONDS_BEFORE_FIRST_LINE
     )
     try:
         yield console.show

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from holdfast.configs.sections.base import Flag, Folder, Positive, Section, Seed
+from holdfast.configs.sections.base import Flag, Folder, Number, Positive, Section, Seed
 from holdfast.domain.errors import ConfigurationError
 
 
@@ -17,14 +17,24 @@ class BudgetSettings(Section):
 
     steps: Positive | None = Field(
         default=None,
-        description="Optimizer steps to train for; null sets no limit; 350 if neither limit is given.",
+        description="Optimizer steps to train for; null sets no limit; 350 if no limit is given.",
     )
     tokens: Positive | None = Field(default=None, description="Tokens to train on; null sets no limit.")
+    minutes: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None,
+        description="Minutes from the start of the process to the end of the run. Before its first step the run "
+        "measures the time of a step and decides how many fit; a resume keeps that number. Null sets no limit.",
+    )
+
+    def without_minutes(self, steps: int) -> BudgetSettings:
+        """Return the budget without its minutes, for a trial; of ``steps``, if they are its only limit."""
+        is_timed_only = self.steps is None and self.tokens is None
+        return self.model_copy(update={"minutes": None, "steps": steps if is_timed_only else self.steps})
 
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
-        if self.steps is None and self.tokens is None:
-            msg = "needs steps or tokens, or the run has no end"
+        if self.steps is None and self.tokens is None and self.minutes is None:
+            msg = "needs steps, tokens or minutes, or the run has no end"
             raise ValueError(msg)
         return self
 

@@ -9,18 +9,27 @@ if TYPE_CHECKING:
     from holdfast.domain.training.progress import Progress
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Budget:
-    """The length of a run in optimizer steps or in tokens; the first limit to be reached ends the run."""
+    """The length of a run in optimizer steps, tokens or minutes; the first limit to be reached ends the run.
+
+    A run never compares the time with ``minutes``: before its first step ``decide`` turns them into steps, so that a
+    resumed run ends at the same step. Raises ``ValueError`` without any limit.
+    """
 
     steps: int | None = None
     tokens: int | None = None
+    minutes: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a budget without a limit."""
-        if self.steps is None and self.tokens is None:
-            msg = "a budget needs steps or tokens"
+        if self.steps is None and self.tokens is None and self.minutes is None:
+            msg = "a budget needs steps, tokens or minutes"
             raise ValueError(msg)
+
+    def decide(self, steps: int) -> None:
+        """Set the limit to ``steps``, those that ``minutes`` allow, unless it is lower already."""
+        self.steps = steps if self.steps is None else min(self.steps, steps)
 
     def fraction_spent_by(self, progress: Progress) -> float:
         """Return the fraction of the budget that is spent, from 0 to 1."""
@@ -29,7 +38,7 @@ class Budget:
             for done, limit in ((progress.step, self.steps), (progress.tokens, self.tokens))
             if limit is not None
         ]
-        return min(1.0, max(shares))
+        return min(1.0, max(shares, default=0.0))
 
     def is_spent_by(self, progress: Progress) -> bool:
         """Return whether the budget is spent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -122,6 +123,15 @@ def forecast_time(times: TrialTimes, length: RunLength) -> TimeForecast:
         saves=max(0, length.saves - 1) * times.save,
         end=times.end,
     )
+
+
+def steps_within(seconds: float, times: TrialTimes, *, evaluation_every: int, save_every: int) -> int:
+    """Return the steps of a run that ends after ``seconds``, at least one, if its parts take as long as in a trial."""
+    fixed = times.start + times.first_evaluation + times.evaluation + times.end
+    a_step = times.step
+    a_step += times.evaluation / evaluation_every if evaluation_every else 0.0
+    a_step += times.save / save_every if save_every else 0.0
+    return max(1, math.floor((seconds - fixed) / a_step))
 
 
 def num_checkpoints_kept(steps: int, *, every: int, newest: int, keep_every: int = 0, best: int = 0) -> int:

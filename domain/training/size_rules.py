@@ -24,11 +24,13 @@ def choose_rows(budget: Budget, length: int, ranks: int) -> tuple[int, str]:
         *([] if budget.tokens is None else [_FACTOR * budget.tokens**_POWER]),
         *([] if budget.steps is None else [(_FACTOR * budget.steps**_POWER) ** (1 / (1 - _POWER))]),  # of D = steps x B
     ]
-    wanted = min(by_limit)
+    wanted = min(by_limit, default=0.0)
     tokens = max(wanted, _FEWEST_TOKENS)
     rows = 2 ** max(0, round(math.log2(tokens / length)))
     rows = -(-rows // ranks) * ranks
     law = f"the Step Law (arXiv 2503.04715) says about {wanted:,.0f} tokens"
+    if not by_limit:
+        law = "the tokens of the run are not known in advance"
     least = f", but the minimum is {_FEWEST_TOKENS:,}" if tokens > wanted else ""
     return rows, f"{law}{least}, in rows of {length}"
 

@@ -19,6 +19,7 @@ from holdfast.adapters.monitor.page import PageMonitor
 from holdfast.adapters.monitor.structlog import StructlogMonitor
 from holdfast.adapters.monitor.tensorboard import TensorboardTracker
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.training.budget import Budget
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import MonitorContract, TrackerContract
 
@@ -195,7 +196,7 @@ class TestConsoleMonitorInAFile(MonitorContract):
     outlives = False
 
     def open_monitor(self, folder):
-        return ConsoleMonitor(1000, None, file=io.StringIO())
+        return ConsoleMonitor(Budget(1000), file=io.StringIO())
 
     def recorded(self, monitor, folder):
         return None
@@ -207,7 +208,7 @@ class TestConsoleMonitorInATerminal(TestConsoleMonitorInAFile):
             def isatty(self):
                 return True
 
-        return ConsoleMonitor(None, 10**6, file=Terminal())
+        return ConsoleMonitor(Budget(tokens=10**6), file=Terminal())
 
 
 def _record(line):

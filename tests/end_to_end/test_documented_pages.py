@@ -49,6 +49,9 @@ EXCEPTIONS = {
     "python -m application train --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and a model: "
     "test_preference_run.py",
     "python -m application chat runs/dpo-lora": "serves until Ctrl-C: test_chat_command.py",
+    "python -m application train --on ray run.dir=/shared/runs/mine data.kind=files 'data.path=[/shared/texts]' "
+    "optimizer.batch_size=256 'distributed.workers=[32, 32]' distributed.gpus_per_worker=1": "needs a cluster of 32 "
+    "workers: test_train_on_ray.py",
 }
 """What is not run as printed, and why."""
 OF_THEIR_OWN = {
@@ -87,6 +90,7 @@ SMALL = {
 PREPARATION = {
     "python -m application erase ~/.cache/holdfast/encrypted-tokens": "python -m application prepare "
     "data.cache.encryption.key_from=file:run.key",
+    "python -m application prepare --finish": "python -m application prepare",
 }
 """What has to be there before a command that a page prints for another time."""
 END = "<|endoftext|>"

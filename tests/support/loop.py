@@ -119,7 +119,7 @@ class Loop:
     store: MemoryStateStore = field(default_factory=lambda: MemoryStateStore(Retention(100)))
     source: MemoryDataSource = field(default_factory=lambda: MemoryDataSource(CORPUS))
     plan: Plan = Plan()  # noqa: RUF009  frozen
-    budget: Budget = Budget(steps=8)  # noqa: RUF009  frozen
+    budget: Budget = field(default_factory=lambda: Budget(steps=8))
     holdout: Holdout = Holdout(0.2, seed=5)  # noqa: RUF009  frozen
     rejections: RejectedRecords = field(default_factory=lambda: RejectedRecords("stop"))
     group: ProcessGroup = field(default_factory=SingleProcessGroup)

@@ -17,6 +17,7 @@ from holdfast.adapters.monitor.console import ConsoleMonitor
 from holdfast.adapters.monitor.console_figures import Trend
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.phase import Amount
+from holdfast.domain.training.budget import Budget
 from tests.support.consoles import FIGURES, Terminal, console_of, lines_of
 
 
@@ -281,7 +282,7 @@ def test_a_reader_that_has_gone_does_not_end_training():
     reading, writing = os.pipe()
     os.close(reading)
     file = os.fdopen(writing, "w", encoding="utf-8")
-    console, errors = ConsoleMonitor(10, None, file=file), []
+    console, errors = ConsoleMonitor(Budget(10), file=file), []
     deadline = time.monotonic() + 10
     while not errors and time.monotonic() < deadline:
         console.show("evaluating", 0.5)

@@ -92,7 +92,7 @@ def test_the_live_line_fits_its_terminal(monkeypatch, columns):
 def test_a_plain_line_begins_with_the_time(clock):
     """In a file each line tells when it was written."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock, close_seconds=60.0)
+    monitor = ConsoleMonitor(None, file=file, clock=clock, close_seconds=60.0)
     monitor.say("hello")
     monitor.close()
     assert re.fullmatch(r"\d\d:\d\d:\d\d hello", lines_of(file)[0])
@@ -149,7 +149,7 @@ def test_a_held_output_does_not_block_the_loop(clock):
 def test_a_held_output_does_not_block_the_end(clock):
     """``close`` gives up on an output that takes nothing, after a few seconds."""
     file = HeldTerminal()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = ConsoleMonitor(None, file=file, clock=clock)
     monitor.say("never read")
     start = time.monotonic()
     monitor.close()
