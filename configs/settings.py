@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
+from holdfast.configs.quickstart import quickstart_recipe
 from holdfast.configs.sections.base import Natural, Number, Positive, Section
 from holdfast.configs.sections.data import DataSettings, MixtureDataSettings, PythonLibraryDataSettings
 from holdfast.configs.sections.distributed import (
@@ -109,6 +110,11 @@ class TrainSettings(BaseSettings):
     def _take_the_tokenizer_of_the_model(self) -> Self:
         if (followed := of_model(self.tokenizer, self.model)) is not None:
             self.__dict__["tokenizer"] = followed  # frozen for everybody else
+        return self
+
+    @model_validator(mode="after")
+    def _follow_the_recipe_of_the_quickstart(self) -> Self:
+        self.__dict__.update(quickstart_recipe(self))
         return self
 
     @field_validator("optimizer")

@@ -62,16 +62,27 @@ def takes_settings(parser: argparse.ArgumentParser) -> bool:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add a run folder to a command's arguments."""
-    _complete_by(
-        parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/default"), runs_for
-    )
+    """Add a run, by name or folder, to a command's arguments."""
+    text = "a run: its folder, such as runs/default, or its name in runs"
+    _complete_by(parser.add_argument("run", type=run_folder, metavar="RUN", help=text), runs_for)
+
+
+def add_runs_of(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add one or more runs, by name or folder, to a command's arguments, with the help ``text``."""
+    _complete_by(parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help=text), runs_for)
+
+
+def run_folder(text: str) -> Path:
+    """Return the folder of a run: ``text`` itself if it exists, or else the folder of that name in ``runs``, if any."""
+    path = Path(text)
+    by_name = Path("runs") / path
+    return by_name if len(path.parts) == 1 and not path.exists() and by_name.is_dir() else path
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     """Add a run folder or the folder of one checkpoint, under ``name``, and the choice of a checkpoint in a run."""
-    text = "a run folder, such as runs/default, or the folder of one checkpoint"
-    _complete_by(parser.add_argument(name, type=Path, metavar="RUN", help=text), runs_for)
+    text = "a run: its folder, such as runs/default, or its name in runs; or the folder of one checkpoint"
+    _complete_by(parser.add_argument(name, type=run_folder, metavar="RUN", help=text), runs_for)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--step", type=whole(1, 10**18 - 1), metavar="N", help="use the checkpoint of step N, not the newest"

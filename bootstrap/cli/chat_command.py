@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, final
 
-from holdfast.bootstrap.cli.arguments import add_command, add_sampling, add_trust, add_weights, whole
+from holdfast.bootstrap.cli.arguments import add_command, add_runs_of, add_sampling, add_trust, add_weights, whole
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ Other machines can reach the page only with --host and --token-from. It needs th
 examples:
   %(prog)s runs/default
   %(prog)s runs/first runs/second
-  %(prog)s runs/default --step 100,300
+  %(prog)s runs/default --step 100,200
   %(prog)s runs/default --terminal --temperature 0
 """
 
@@ -35,8 +34,8 @@ examples:
 def add_chat(commands: Commands) -> None:
     """Add ``chat`` to ``commands``."""
     parser = add_command(commands, "chat", "talk to trained models, in the browser or in the terminal", _HELP, chat)
-    text = "a run folder, such as runs/default, or the folder of one checkpoint; several answer side by side"
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=text)
+    text = "a run: its folder or its name in runs; or the folder of one checkpoint; several answer side by side"
+    add_runs_of(parser, text)
     choice = parser.add_mutually_exclusive_group()
     text = "use the checkpoints of these steps of each RUN, not the newest"
     choice.add_argument("--step", type=_steps, metavar="N[,N...]", help=text)

@@ -26,7 +26,7 @@ later run tokenizes again.
 examples:
   %(prog)s runs/default              # lists what would be erased
   %(prog)s runs/default --yes
-  %(prog)s runs/default 300 350 --yes
+  %(prog)s runs/default 100 200 --yes
   %(prog)s ~/.cache/holdfast/encrypted-tokens --yes
 """
 

@@ -36,7 +36,7 @@ With --suite, tasks of lm-evaluation-harness are evaluated instead, with the set
 
 examples:
   %(prog)s runs/default
-  %(prog)s runs/default --step 300 --json
+  %(prog)s runs/default --step 100 --json
   %(prog)s runs/default --best --data test.jsonl data.text_field=body evaluation.max_tokens=1000000
   %(prog)s runs/default data.kind=huggingface data.path=roneneldan/TinyStories data.split=validation
   %(prog)s runs/default --suite arc_easy --suite piqa evaluation.harness.limit=200

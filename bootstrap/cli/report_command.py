@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command
+from holdfast.bootstrap.cli.arguments import add_command, add_runs_of
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ examples:
 def add_report(commands: Commands) -> None:
     """Add ``report`` to ``commands``."""
     parser = add_command(commands, "report", "write a report on one run or several, as one HTML file", _HELP, report)
-    text = "a run folder, such as runs/default"
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=text)
+    add_runs_of(parser, "a run: its folder, such as runs/default, or its name in runs")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="write Markdown, without curves")
     form.add_argument("--json", action="store_true", help="write one JSON object with all figures")

@@ -48,9 +48,9 @@ def configurations_for(prefix: str, **_: Any) -> Iterable[str]:
 
 
 def runs_for(prefix: str, **_: Any) -> Iterable[str]:
-    """Return the folders of runs and the other folders that begin with ``prefix``."""
-    runs = _RUNS.iterdir() if _RUNS.is_dir() else ()
-    return [*map(str, runs), *(str(path) for path in _paths(prefix) if path.is_dir())]
+    """Return the names and folders of runs and the other folders that begin with ``prefix``."""
+    runs = [*_RUNS.iterdir()] if _RUNS.is_dir() else []
+    return [*(run.name for run in runs), *map(str, runs), *(str(path) for path in _paths(prefix) if path.is_dir())]
 
 
 def _paths(prefix: str) -> Iterator[Path]:

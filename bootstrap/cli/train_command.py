@@ -31,7 +31,7 @@ examples:
   python -m application train --config configs/quickstart.yaml optimizer.learning_rate=1e-3
   python -m application train run.name=gpt2 model.path=./gpt2
   python -m application train --supervise run.name=long run.budget.steps=100000
-  python -m application train --from-step 300 optimizer.learning_rate=1e-4   # again from there, with another rate
+  python -m application train --from-step 100 optimizer.learning_rate=1e-4   # again from there, with another rate
   python -m application train --on ray distributed.workers='[2, 8]'   # as many as the cluster has room for
   python -m application train --json --quiet > result.json
 

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command, whole
+from holdfast.bootstrap.cli.arguments import add_command, add_runs_of, whole
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ examples:
 def add_watch(commands: Commands) -> None:
     """Add ``watch`` to ``commands``."""
     parser = add_command(commands, "watch", "show runs on a live page in the browser", _HELP, watch)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of run folders")
+    add_runs_of(parser, "a run: its folder or its name in runs; or a folder of run folders")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1: this machine only)")
     text = "the port; 0 for any free one (8473, or any free one if that is taken)"
     parser.add_argument("--port", type=whole(0, 65535), metavar="N", help=text)

@@ -30,14 +30,12 @@ EXCEPTIONS = {
     "--fail-on drift": "LAST_MONTH and ID stand for other names",
     "python -m application chat runs/default": "serves until Ctrl-C: test_chat_command.py",
     "python -m application chat runs/first runs/second": "serves until Ctrl-C: test_chat_command.py",
-    "python -m application chat runs/default --step 100,300": "serves until Ctrl-C: test_chat_command.py",
+    "python -m application chat runs/default --step 100,200": "serves until Ctrl-C: test_chat_command.py",
     "python -m application chat runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
     "python -m application chat runs/chat-lora": "serves until Ctrl-C: test_chat_command.py",
     "python -m application watch runs/default": "serves until Ctrl-C: test_watch_page.py",
     "python -m application watch runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
     "python -m application data show --rows 5": "part of a command",
-    "python -m application average runs/default --steps 300,400,500 --weights 1,2,3 "
-    "--output ./averaged": "needs a longer run: test_averages.py",
     "python -m application export runs/tuned ./model-int8 --merged --format torchao:int8": "needs a run with adapters: "
     "test_export_formats.py",
     "python -m application data show --rows 5 --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and "
@@ -86,7 +84,7 @@ SMALL = {
     "MODEL__CONFIG__NUM_ATTENTION_HEADS": "2",
     "MODEL__CONFIG__NUM_KEY_VALUE_HEADS": "2",
 }
-"""Settings of the environment, so weaker than those that a command names: a run of 350 steps takes seconds by them."""
+"""Settings of the environment, so weaker than those that a command names: a run of 200 steps takes seconds by them."""
 PREPARATION = {
     "python -m application erase ~/.cache/holdfast/encrypted-tokens": "python -m application prepare "
     "data.cache.encryption.key_from=file:run.key",

@@ -12,6 +12,8 @@ COMMIT = "1a00ec1"
 SHORT = [
     "run.budget.steps=300",
     "data.sequence_length=64",
+    "optimizer.algorithm=adamw",
+    "optimizer.learning_rate=3e-3",
     "tokenizer.vocabulary_size=512",
     "model.config.hidden_size=48",
     "model.config.intermediate_size=96",
@@ -19,7 +21,7 @@ SHORT = [
     "evaluation.max_tokens=4096",
     "sample.max_new_tokens=1",
 ]
-"""The default run, except that its model and its text are smaller and it ends sooner."""
+"""The default run of that commit, except that its model and its text are smaller and it ends sooner."""
 
 
 @pytest.mark.slow

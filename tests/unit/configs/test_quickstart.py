@@ -1,0 +1,40 @@
+"""The defaults of a run on the Python standard library."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings_layers import load_settings
+
+
+def chosen(*overrides):
+    settings = load_settings([], overrides, {}).settings
+    optimizer = settings.optimizer
+    return settings.run.budget.steps, settings.data.sequence_length, optimizer.algorithm, optimizer.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), (200, 256, "muon", 1e-2)),
+        (("run.name=mine",), (200, 256, "muon", 1e-2)),
+        (("run.budget.steps=7", "data.sequence_length=64"), (7, 64, "muon", 1e-2)),
+        (("optimizer.learning_rate=1e-3",), (200, 256, "muon", 1e-3)),
+        (("optimizer.algorithm=adamw",), (200, 256, "adamw", 3e-3)),
+        (("optimizer.sharding=fsdp2",), (200, 256, "adamw", 3e-3)),
+        (("distributed.mesh.tensor=2",), (200, 256, "adamw", 3e-3)),
+        (("model.path=gpt2",), (200, 256, "adamw", 3e-3)),
+        (("model.lora.rank=4", "model.path=gpt2"), (200, 256, "adamw", 3e-3)),
+        (("run.budget.minutes=2",), (None, 256, "muon", 1e-2)),
+        (("data.path=texts",), (350, 512, "adamw", 3e-3)),
+    ],
+)
+def test_the_recipe_fills_what_is_not_given(overrides, expected):
+    """On the standard library the recipe holds for each setting that nobody gave, and for no other data."""
+    assert chosen(*overrides) == expected
+
+
+def test_hosts_get_the_recipe_too():
+    """Settings made in Python have the recipe of the command line."""
+    assert TrainSettings() == load_settings([], [], {}).settings
