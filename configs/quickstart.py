@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.base import Section
     from holdfast.configs.settings import TrainSettings
 
-STEPS = 200
+STEPS = 150
 SEQUENCE_LENGTH = 256
 ALGORITHM, LEARNING_RATE = "muon", 1e-2
 _OTHER_OPTIMIZERS = frozenset({"algorithm", "sharding", "offload"})

@@ -25,7 +25,7 @@ no run continues from it. The newest of the checkpoints and the average are eval
 
 examples:
   %(prog)s runs/default --last 5
-  %(prog)s runs/default --steps 100,200 --weights 1,2 --output ./averaged
+  %(prog)s runs/default --steps 100,150 --weights 1,2 --output ./averaged
   %(prog)s runs/default --last 3 --json
 """
 

@@ -26,7 +26,7 @@ Other machines can reach the page only with --host and --token-from. It needs th
 examples:
   %(prog)s runs/default
   %(prog)s runs/first runs/second
-  %(prog)s runs/default --step 100,200
+  %(prog)s runs/default --step 100,150
   %(prog)s runs/default --terminal --temperature 0
 """
 

@@ -20,8 +20,8 @@ none.
 examples:
   %(prog)s runs/default
   %(prog)s runs/default --quick
-  %(prog)s runs/default/checkpoints/checkpoint-200
-  %(prog)s runs/default --best          # or --step 200
+  %(prog)s runs/default/checkpoints/checkpoint-150
+  %(prog)s runs/default --best          # or --step 150
   %(prog)s runs/default/quarantine/checkpoint-300.wrong-hash
   %(prog)s runs/default --archive      # also lists the copies in the archive
   %(prog)s runs/default --json > report.json

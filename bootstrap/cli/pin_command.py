@@ -16,8 +16,8 @@ _HELP = """\
 A pinned checkpoint is not deleted, whatever state_store.keep says, until it is released. The run may be training.
 
 examples:
-  %(prog)s runs/default 200
-  %(prog)s runs/default 200 --release
+  %(prog)s runs/default 150
+  %(prog)s runs/default 150 --release
 """
 
 

@@ -17,7 +17,7 @@ class BudgetSettings(Section):
 
     steps: Positive | None = Field(
         default=None,
-        description="Optimizer steps to train for; null sets no limit; 350 if no limit is given, and 200 on the Python "
+        description="Optimizer steps to train for; null sets no limit; 350 if no limit is given, and 150 on the Python "
         "standard library.",
     )
     tokens: Positive | None = Field(default=None, description="Tokens to train on; null sets no limit.")

@@ -30,7 +30,7 @@ EXCEPTIONS = {
     "--fail-on drift": "LAST_MONTH and ID stand for other names",
     "python -m application chat runs/default": "serves until Ctrl-C: test_chat_command.py",
     "python -m application chat runs/first runs/second": "serves until Ctrl-C: test_chat_command.py",
-    "python -m application chat runs/default --step 100,200": "serves until Ctrl-C: test_chat_command.py",
+    "python -m application chat runs/default --step 100,150": "serves until Ctrl-C: test_chat_command.py",
     "python -m application chat runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
     "python -m application chat runs/chat-lora": "serves until Ctrl-C: test_chat_command.py",
     "python -m application watch runs/default": "serves until Ctrl-C: test_watch_page.py",
@@ -84,7 +84,7 @@ SMALL = {
     "MODEL__CONFIG__NUM_ATTENTION_HEADS": "2",
     "MODEL__CONFIG__NUM_KEY_VALUE_HEADS": "2",
 }
-"""Settings of the environment, so weaker than those that a command names: a run of 200 steps takes seconds by them."""
+"""Settings of the environment, so weaker than those that a command names: a run of 150 steps takes seconds by them."""
 PREPARATION = {
     "python -m application erase ~/.cache/holdfast/encrypted-tokens": "python -m application prepare "
     "data.cache.encryption.key_from=file:run.key",

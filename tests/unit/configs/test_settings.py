@@ -99,7 +99,7 @@ def test_importing_the_settings_imports_no_framework():
 
 def test_the_default_budget_does_not_linger():
     """Giving one limit of the budget removes the default of the other; giving none leaves that of the quickstart."""
-    assert settings().run.budget.steps == 200
+    assert settings().run.budget.steps == 150
     only_tokens = settings("run.budget.tokens=1e6").run.budget
     assert (only_tokens.steps, only_tokens.tokens) == (None, 1_000_000)
     both = settings("run.budget.tokens=10", "run.budget.steps=5").run.budget

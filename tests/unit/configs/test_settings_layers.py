@@ -226,4 +226,4 @@ def test_a_rendered_line_says_where_its_value_came_from(folder):
     assert f"  seed: 5  # {file}" in lines
     assert "  clip: 2.0  # command line" in lines
     assert "  name: x  # environment HOLDFAST_RUN__NAME" in lines
-    assert "    steps: 200  # default" in lines
+    assert "    steps: 150  # default" in lines
