@@ -4,7 +4,7 @@ HERE := not gpu and not network
 BENCHMARKS = $(subst /,.,$(basename $(patsubst %/__main__.py,%.py,$(patsubst benchmarks/%,%,$(filter-out benchmarks/memory_of_loss.py,$(shell grep -l "^if __name__" benchmarks/*.py benchmarks/*/__main__.py))))))
 
 .DEFAULT_GOAL := help
-.PHONY: help check format lint types contracts test faults bench docs
+.PHONY: help check format lint types contracts test faults bench docs reference
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ FAULTS = tests/faults tests/end_to_end/test_elastic_resume.py tests/end_to_end/t
 
 faults: ## crashes, full disks, damaged files, signals, shortages and other ranks, the slow ones too
 	$(PYTHON) -m pytest $(FAULTS) -m "$(HERE)"
+
+reference: ## write the parts of docs/ that are made from the code
+	PYTHONPATH=. $(PYTHON) scripts/reference_pages.py
 
 docs: ## the documentation as a site in build/site, from build/pages
 	PYTHONPATH=. $(PYTHON) scripts/site_pages.py build/pages

@@ -48,7 +48,10 @@ class AdjustResources(Command):
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint(Command):
-    """Make the last complete step durable."""
+    """Capture the last complete step, unless it is durable.
+
+    A periodic save is then written in the background.
+    """
 
     is_stale_after_rollback: ClassVar[bool] = True
 
@@ -57,7 +60,10 @@ class SaveCheckpoint(Command):
 
 @dataclass(frozen=True, slots=True)
 class Evaluate(Command):
-    """Evaluate the model on the held-out documents."""
+    """Evaluate the model on the held-out documents and the sets, and continue the prompts.
+
+    A pending stop ends the evaluation early.
+    """
 
     is_stale_after_rollback: ClassVar[bool] = True
 

@@ -17,6 +17,8 @@
             AcknowledgeArchive                 -> CheckpointArchived or ArchiveFailed
             AcknowledgeMove, DropCopy          -> CheckpointMoved
             RollBack                           -> RolledBack, or RollBackSkipped
+            ReportDamage                       -> CheckpointRejected
+            ReportStall                        -> RunStalled
             StopRun, StopEarly                 -> StopRequested     (handlers may answer SaveCheckpoint)
     RunFinished, or RunFailed                  (its handlers make the last complete step durable)
 
@@ -102,7 +104,7 @@ class ResourcesAdjusted(Event):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationCompleted(Event):
-    """The held-out documents were measured; ``progress`` includes the result, for early stopping."""
+    """The held-out documents and the sets were measured; ``progress`` includes the result, for early stopping."""
 
     progress: Progress
     evaluation: Evaluation
@@ -118,7 +120,7 @@ class TextGenerated(Event):
 
 @dataclass(frozen=True, slots=True)
 class SuiteEvaluated(Event):
-    """The checkpoint of ``step`` was evaluated by benchmark suites, which took ``seconds``.
+    """The checkpoint of ``step`` was evaluated by benchmark suites in another process, which took ``seconds``.
 
     ``results`` are the metrics of each task. The run trained meanwhile, or waited at its end, for ``stall_seconds``.
     """
@@ -198,7 +200,7 @@ class CheckpointMoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRejected(Event):
-    """A checkpoint failed verification and was moved to ``location``; an older one is used."""
+    """A checkpoint failed verification and was moved to ``location``, in quarantine; an older one is used."""
 
     name: str
     reason: str
@@ -232,7 +234,7 @@ class RollBackSkipped(Event):
 
 @dataclass(frozen=True, slots=True)
 class DataStalled(Event):
-    """Training waited ``seconds`` for the next batch, although batches are prefetched."""
+    """Training waited ``seconds``, more than one, for the next batch, although batches are prefetched."""
 
     progress: Progress
     seconds: float
@@ -253,7 +255,7 @@ class DataDrifted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunStalled(Event):
-    """Training made no progress for ``seconds``, and has resumed."""
+    """Training showed no sign of life for ``seconds``, and continued; ``reason`` is the cause as far as it is known."""
 
     progress: Progress
     seconds: float
@@ -262,7 +264,7 @@ class RunStalled(Event):
 
 @dataclass(frozen=True, slots=True)
 class DataEnded(Event):
-    """Finite data have been trained on; the run stops once this is answered."""
+    """Finite data have been trained on; the run stops after the handlers of this event."""
 
     progress: Progress
 

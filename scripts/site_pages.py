@@ -1,4 +1,4 @@
-"""Collects the pages of the documentation site: those of docs/, the files that they link to, and a list of settings."""
+"""Collects the pages of the documentation site: those of docs/, and the files that they link to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from holdfast.configs.settings_catalog import describe_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,24 +38,6 @@ def collect(target: Path) -> None:
             elif not place.exists() and place.suffix != ".md":
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source.parent / link, place)
-    (target / "settings.md").write_text(settings_page(), encoding="utf-8")
-
-
-def settings_page() -> str:
-    """Return the page of all settings, their defaults and their descriptions, as ``config --describe`` prints them."""
-    lines = ["# All settings", "", "`python -m application config --describe` prints this list.", ""]
-    section = ""
-    for each in describe_settings([]).splitlines():
-        name, _, description = each.partition(": ")
-        if (first := name.partition(".")[0].partition(" ")[0]) != section:
-            section = first
-            lines += ["", f"## {section}", "", "| setting | description |", "|---|---|"]
-        lines.append(f"| `{_in_cell(name)}` | {_in_cell(description).replace('<', '&lt;')} |")
-    return "\n".join(lines) + "\n"
-
-
-def _in_cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _as_page(source: Path) -> str:

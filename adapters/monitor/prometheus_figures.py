@@ -25,6 +25,7 @@ from holdfast.adapters.monitor.prometheus_names import (
     labelled_gauge,
     other_gauge,
 )
+from holdfast.domain.training.metric_catalog import meaning_of_metric
 from holdfast.ports.monitor import EndState
 
 if TYPE_CHECKING:
@@ -148,7 +149,15 @@ def _gauge_of(metric: str) -> tuple[ExportedGauge, Mapping[str, str]]:
     if (labelled := labelled_gauge(metric)) is not None:
         return labelled
     name, is_changed = other_gauge(metric)
-    return ExportedGauge(name, OTHER_HELP), {"metric": metric} if is_changed else {}
+    if is_changed:
+        return ExportedGauge(name, OTHER_HELP), {"metric": metric}
+    meaning = meaning_of_metric(metric)
+    return ExportedGauge(name, OTHER_HELP if meaning is None else _sentence(meaning)), {}
+
+
+def _sentence(phrase: str) -> str:
+    plain = phrase.replace("`", "")
+    return f"{plain[0].upper()}{plain[1:]}."
 
 
 def _one(exported: ExportedCounter | ExportedGauge, value: float) -> ExportedFamily:

@@ -115,7 +115,7 @@ LABELLED = {
 """The gauges of metrics with names such as ``eval_loss/books``, and the labels for the parts after the first slash."""
 
 OTHER_HELP = "A figure of the run under its own name."
-"""The help of gauges that are not in ``GAUGES``."""
+"""The help of gauges that neither ``GAUGES`` nor the catalog of metrics has."""
 
 _OWN_GAUGES = {gauge.name for gauge, _ in LABELLED.values()} | {
     gauge.name for gauge in (*GAUGES.values(), STEP, LAST_STEP, START, STATE, RANKS)

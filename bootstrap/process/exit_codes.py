@@ -40,11 +40,23 @@ class ExitCode(IntEnum):
     """The exit codes of every command; a process that signal N stopped ends with ``code_of_signal(N)``."""
 
     FINISHED = 0
+    """Finished or stopped early, or there was nothing left to train."""
     FAILED = 1
+    """Any other error, such as one in the code of another package's entry point; ``doctor``: an error would keep a run
+    from working."""
     CONFIGURATION = 2
+    """The settings or the arguments are invalid, or an entry point that they name cannot be imported or constructed."""
     DATA = 3
+    """A source, file or record cannot be used; a rule says ``stop``, more records were rejected than
+    ``data.validation.max_rejected`` allows, or ``data.drift.action=stop`` found major drift; ``data compare`` with
+    ``--fail-on drift``: a figure drifted; ``data validate``: a run would end with an error; ``data``: there is no such
+    version."""
     STATE = 4
+    """A checkpoint or a run folder cannot be written, read or trusted; ``verify-resume``: the resumed run differs;
+    ``drill``: a fault was not survived; ``export``: the loss rises by more than is allowed."""
     RESTART_NEEDED = 75  # EX_TEMPFAIL of sysexits.h
+    """The same command continues from the newest checkpoint or the last complete step, and tokenizes damaged parts of
+    the data again."""
 
 
 def code_of_signal(number: int) -> int:
@@ -57,7 +69,10 @@ def code_of_child(returncode: int) -> int:
     return returncode if returncode >= 0 else code_of_signal(-returncode)
 
 
-_STOPPED = {code_of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)}
+STOPPING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
+"""The signals at which a run saves and stops."""
+
+_STOPPED = {code_of_signal(number) for number in STOPPING_SIGNALS}
 _FINAL = {ExitCode.FINISHED, ExitCode.CONFIGURATION, ExitCode.DATA, *_STOPPED}
 
 
