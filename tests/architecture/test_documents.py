@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,7 @@ import tomllib
 import pytest
 
 from holdfast.bootstrap.wiring.assembly import PORTS
+from holdfast.configs.settings_catalog import settings_by_name
 from tests.support.rules.layout_rules import port_names
 from tests.support.rules.source_tree import ROOT, Module, camel, last_name, project, refuse
 
@@ -105,35 +107,92 @@ def test_contributing_names_every_group_of_entry_points():
     refuse(named - groups, remedy="is no group of entry points: delete its row in CONTRIBUTING.md")
 
 
+def test_the_generated_parts_agree_with_the_code():
+    """The parts of docs/ that are made from the code are those that scripts/reference_pages.py makes of it now."""
+    outdated = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))["outdated"]()
+    refuse((path.relative_to(ROOT).as_posix() for path in outdated), remedy="differs from the code: run make reference")
+
+
+def test_each_generated_part_has_one_place():
+    """Each part that scripts/reference_pages.py makes stands on one page of docs/, and no page has another one."""
+    places = [name for text in _documents().values() for name in re.findall(r"^<!-- generated: (\S+) -->$", text, re.M)]
+    assert sorted(places) == sorted(runpy.run_path(str(ROOT / "scripts/reference_pages.py"))["BLOCKS"])
+
+
 @pytest.mark.parametrize(("path", "base"), [("domain/events.py", "Event"), ("domain/commands.py", "Command")])
 def test_the_reference_names_events_and_commands(path, base):
-    """docs/reference.md has a row for each event and each command."""
-    reference = _read("docs/reference.md")
+    """docs/events.md has a row for each event and each command."""
+    reference = _read("docs/events.md")
     missing = [name for name in _subclasses(path, base) if f"\n| `{name}` |" not in reference]
-    refuse(missing, remedy="has no row in docs/reference.md: say when it happens or what it does")
+    refuse(missing, remedy="has no row in docs/events.md")
 
 
 def test_the_reference_names_metrics():
-    """docs/reference.md has a row for each figure that a monitor gets."""
+    """docs/metrics.md has a row for each figure that a monitor gets."""
     recorder = Module("application/handlers/record_metrics.py", _read("application/handlers/record_metrics.py"))
     others = [Module(path, _read(path)) for path in _TELL_FIGURES]
     dicts = [node for module in (recorder, *others) for node in module.nodes(ast.Dict)]
     keys = {key.value for node in dicts for key in node.keys if isinstance(key, ast.Constant)}
     keys |= {node.slice.value for node in recorder.nodes(ast.Subscript) if isinstance(node.slice, ast.Constant)}
     keys = {key for key in keys if isinstance(key, str)}
-    reference = _read("docs/reference.md")
+    reference = _read("docs/metrics.md")
     assert "loss" in keys
-    refuse((key for key in keys if f"\n| `{key}` |" not in reference), remedy="has no row in docs/reference.md")
+    missing = (key for key in keys if f"\n| `{key}` |" not in reference)
+    refuse(missing, remedy="has no row in docs/metrics.md: add it to domain/training/metric_catalog.py")
 
 
 def test_the_reference_names_exit_codes():
-    """docs/reference.md has a row for each exit code that the command line's help names."""
+    """docs/exit-codes.md has a row for each exit code that the command line's help names."""
     listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/process/exit_codes.py"), re.DOTALL)
     assert listed, "bootstrap/process/exit_codes.py no longer explains its exit codes"
     codes = re.findall(r"\b\d{1,3}\b", listed[1])
-    reference = _read("docs/reference.md")
+    reference = _read("docs/exit-codes.md")
     assert codes
-    refuse((code for code in codes if f"\n| {code} |" not in reference), remedy="has no row in docs/reference.md")
+    missing = (code for code in codes if f"\n| {code} |" not in reference)
+    refuse(missing, remedy="has no row in docs/exit-codes.md: give its member of ExitCode a docstring")
+
+
+def test_the_reference_names_settings():
+    """docs/settings.md has a row for each setting."""
+    reference = _read("docs/settings.md")
+    missing = (name for name in settings_by_name() if not re.search(rf"^\| `{re.escape(name)}[ `]", reference, re.M))
+    refuse(missing, remedy="has no row in docs/settings.md")
+
+
+def test_the_reference_names_ports_and_their_methods():
+    """docs/ports.md has a section for each port, which names each method that its adapters implement."""
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", _read("docs/ports.md"), re.DOTALL | re.MULTILINE))
+    methods = {
+        (camel(port), node.name)
+        for port in port_names(project())
+        for node in Module(port, _read(f"ports/{port}.py")).nodes(ast.FunctionDef)
+        if any(last_name(each) == "abstractmethod" for each in node.decorator_list)
+    }
+    assert len(methods) > 50
+    missing = (f"{port}.{name}" for port, name in methods if not re.search(rf"^- `{name}[(:]", sections.get(port, ""), re.M))
+    refuse(missing, remedy="has no line in docs/ports.md: give the method a docstring")
+
+
+def test_the_readme_is_short_and_has_the_two_commands():
+    """README.md has at most 120 lines, and its two commands stand on lines of their own in blocks of code."""
+    lines = _read("README.md").splitlines()
+    assert len(lines) <= 120
+    for command in ("pip install -e . && python -m application train", "pip install -e '.[test]' && pytest"):
+        number = lines.index(command)
+        assert (lines[number - 1], lines[number + 1]) == ("```", "```"), command
+
+
+def test_each_claim_of_the_comparison_has_its_source():
+    """Each cell of the comparison in README.md has a link, or says that nothing was found about the other project."""
+    readme = _read("README.md")
+    rows = [line.strip("|").split("|") for line in readme.split("\n## Comparison\n")[1].splitlines() if line.startswith("|")]
+    cells = [(row[0].strip(), cell.strip()) for row in rows[2:] for cell in row[1:]]
+    assert len(rows) > 8
+    assert {len(row) for row in rows} == {len(rows[0])}
+    bare = [f"{row}: {cell}" for row, cell in cells if "](" not in cell and "][" not in cell and cell != "not documented"]
+    refuse(bare, remedy="has no source: link to it, or write that it is not documented")
+    used, defined = set(re.findall(r"\]\[([\w-]+)\]", readme)), set(re.findall(r"^\[([\w-]+)\]: https://", readme, re.M))
+    assert used == defined
 
 
 def test_the_picture_names_every_port():

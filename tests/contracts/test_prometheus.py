@@ -15,7 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from holdfast.adapters.monitor.prometheus import PrometheusTracker
 from holdfast.adapters.monitor.prometheus_figures import ExportedFigures
-from holdfast.adapters.monitor.prometheus_names import COUNTERS, EVENTS, GAUGES, labelled_gauge, other_gauge
+from holdfast.adapters.monitor.prometheus_names import (
+    COUNTERS,
+    EVENTS,
+    GAUGES,
+    OTHER_HELP,
+    labelled_gauge,
+    other_gauge,
+)
 from holdfast.adapters.shared.sql.storable_text import storable_name
 from holdfast.domain import events
 from holdfast.domain.errors import ConfigurationError, StateError
@@ -88,6 +95,17 @@ def test_endpoint_and_file_say_the_same(tracker, tmp_path):
     assert all(own.items() <= found.items() for found in labels)
     strict = values(fetch(tracker, "application/openmetrics-text; version=1.0.0"), parse_openmetrics)
     assert strict == values(text)
+
+
+def test_the_help_of_other_figures_is_their_meaning():
+    """A figure that keeps its own name has its meaning in the catalog of metrics as help, any other a general one."""
+    figures = ExportedFigures()
+    figures.begin(1, 0.0)
+    figures.record(1, {"expert_load_min": 0.5, "reward_margin": 0.1, "odd name": 1.0}, 1.0)
+    helps = {family.name: family.help for family in figures.families()}
+    assert helps["holdfast_expert_load_min"].startswith("Tokens of the least busy expert of any layer")
+    assert helps["holdfast_reward_margin"].endswith("only with data.task=preference.")
+    assert helps["holdfast_odd_name"] == OTHER_HELP
 
 
 def test_not_finite_values_are_offered(tracker):

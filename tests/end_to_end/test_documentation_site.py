@@ -16,10 +16,16 @@ OWN_PAGES = {path.name for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_the_navigation_names_every_page():
-    """Each page of docs/ stands in the navigation once, and the only other page there is the generated one."""
+    """Each page of docs/ stands in the navigation once, and no other page does."""
     named = re.findall(r": (\S+\.md)$", NAV, re.MULTILINE)
     assert len(named) == len(set(named))
-    assert set(named) == OWN_PAGES | {"settings.md"}
+    assert set(named) == OWN_PAGES
+
+
+def test_the_start_page_leads_to_every_page():
+    """docs/index.md links to each other page of docs/."""
+    linked = re.findall(r"\]\((\S+?\.md)\)", (ROOT / "docs/index.md").read_text(encoding="utf-8"))
+    assert set(linked) >= OWN_PAGES - {"index.md"}
 
 
 @pytest.mark.slow
