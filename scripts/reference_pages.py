@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,7 +73,7 @@ def exit_codes() -> str:
     body = _classes("bootstrap/process/exit_codes.py")["ExitCode"].body
     rows = [
         (str(ast.literal_eval(member.value)), _name_of(member), _one_line(_markdown(meaning.value.value)))
-        for member, meaning in zip(body, body[1:], strict=False)
+        for member, meaning in itertools.pairwise(body)
         if isinstance(member, ast.Assign) and isinstance(meaning, ast.Expr) and isinstance(meaning.value, ast.Constant)
     ]
     rows += [(str(code_of_signal(each)), each.name, f"Stopped by {each.name}.") for each in sorted(STOPPING_SIGNALS)]

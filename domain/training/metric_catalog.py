@@ -55,9 +55,7 @@ STEP_METRICS = (
     CatalogedMetric(
         "expert_load_min", "", "tokens of the least busy expert of any layer, divided by the mean of its layer"
     ),
-    CatalogedMetric(
-        "tokens_per_second", "tokens/s", "the step's tokens divided by its time, including waits for data"
-    ),
+    CatalogedMetric("tokens_per_second", "tokens/s", "the step's tokens divided by its time, including waits for data"),
     CatalogedMetric("data_wait_seconds", "s", "time that the loop waited for the batch"),
     CatalogedMetric("batches_ready", "batches", "batches in the prefetch queue after this wait"),
     CatalogedMetric(

@@ -115,7 +115,8 @@ def test_the_generated_parts_agree_with_the_code():
 
 def test_each_generated_part_has_one_place():
     """Each part that scripts/reference_pages.py makes stands on one page of docs/, and no page has another one."""
-    places = [name for text in _documents().values() for name in re.findall(r"^<!-- generated: (\S+) -->$", text, re.M)]
+    begin = re.compile(r"^<!-- generated: (\S+) -->$", re.MULTILINE)
+    places = [name for text in _documents().values() for name in begin.findall(text)]
     assert sorted(places) == sorted(runpy.run_path(str(ROOT / "scripts/reference_pages.py"))["BLOCKS"])
 
 
@@ -155,7 +156,8 @@ def test_the_reference_names_exit_codes():
 def test_the_reference_names_settings():
     """docs/settings.md has a row for each setting."""
     reference = _read("docs/settings.md")
-    missing = (name for name in settings_by_name() if not re.search(rf"^\| `{re.escape(name)}[ `]", reference, re.M))
+    named = set(re.findall(r"^\| `([\w.]+)[ `]", reference, re.MULTILINE))
+    missing = (name for name in settings_by_name() if name not in named)
     refuse(missing, remedy="has no row in docs/settings.md")
 
 
@@ -169,7 +171,9 @@ def test_the_reference_names_ports_and_their_methods():
         if any(last_name(each) == "abstractmethod" for each in node.decorator_list)
     }
     assert len(methods) > 50
-    missing = (f"{port}.{name}" for port, name in methods if not re.search(rf"^- `{name}[(:]", sections.get(port, ""), re.M))
+    line = re.compile(r"^- `(\w+)[(:]", re.MULTILINE)
+    named = {(port, name) for port, text in sections.items() for name in line.findall(text)}
+    missing = (f"{port}.{name}" for port, name in methods - named)
     refuse(missing, remedy="has no line in docs/ports.md: give the method a docstring")
 
 
@@ -185,14 +189,15 @@ def test_the_readme_is_short_and_has_the_two_commands():
 def test_each_claim_of_the_comparison_has_its_source():
     """Each cell of the comparison in README.md has a link, or says that nothing was found about the other project."""
     readme = _read("README.md")
-    rows = [line.strip("|").split("|") for line in readme.split("\n## Comparison\n")[1].splitlines() if line.startswith("|")]
+    lines = readme.split("\n## Comparison\n")[1].splitlines()
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("|")]
     cells = [(row[0].strip(), cell.strip()) for row in rows[2:] for cell in row[1:]]
     assert len(rows) > 8
     assert {len(row) for row in rows} == {len(rows[0])}
-    bare = [f"{row}: {cell}" for row, cell in cells if "](" not in cell and "][" not in cell and cell != "not documented"]
+    bare = (f"{row}: {cell}" for row, cell in cells if not re.search(r"\][(\[]", cell) and cell != "not documented")
     refuse(bare, remedy="has no source: link to it, or write that it is not documented")
-    used, defined = set(re.findall(r"\]\[([\w-]+)\]", readme)), set(re.findall(r"^\[([\w-]+)\]: https://", readme, re.M))
-    assert used == defined
+    used = re.findall(r"\]\[([\w-]+)\]", readme)
+    assert set(used) == set(re.findall(r"^\[([\w-]+)\]: https://", readme, re.MULTILINE))
 
 
 def test_the_picture_names_every_port():
