@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from holdfast.configs.plain import to_plain
 from holdfast.configs.sections.base import PLUGIN, Section
@@ -25,6 +25,18 @@ _ENTRIES: Mapping[str, tuple[type[Section], ...]] = {
     "data.sources": get_args(get_args(MixtureSource)[0]),
     "evaluation.sets": (FilesSource,),
 }
+
+
+class DescribedSetting(NamedTuple):
+    """A setting as ``config --describe`` shows it: once for each different default and description.
+
+    ``default`` is in YAML, empty if there is none; ``kinds`` are the kinds that have it, empty if all do.
+    """
+
+    name: str
+    default: str
+    kinds: str
+    description: str | None
 
 
 @cache
@@ -162,6 +174,14 @@ def describe_settings(wanted: Sequence[str] = ()) -> str:
     ``wanted`` names the sections and settings to describe; if it is empty, all are described. Raises
     ``ConfigurationError`` for an unknown name.
     """
+    return "\n".join(
+        f"{name}{default and f' = {default}'}{kinds and f' ({kinds})'}: {description}"
+        for name, default, kinds, description in described_settings(wanted)
+    )
+
+
+def described_settings(wanted: Sequence[str] = ()) -> Sequence[DescribedSetting]:
+    """Return the settings that ``describe_settings`` describes; raises as it does."""
     names = settings_by_name()
     for prefix in wanted:
         if not any(_is_below(name, prefix) for name in names):
@@ -172,27 +192,27 @@ def describe_settings(wanted: Sequence[str] = ()) -> str:
             msg = f"{prefix[:80]!r} is not a setting or a section; {hint}"
             raise ConfigurationError(msg)
     chosen = [name for name in names if not wanted or any(_is_below(name, prefix) for prefix in wanted)]
-    return "\n".join(line for name in chosen for line in _described(name, names[name]))
+    return [described for name in chosen for described in _described(name, names[name])]
 
 
 def _is_below(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
-def _described(name: str, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+def _described(name: str, fields: Mapping[str, FieldInfo]) -> Iterator[DescribedSetting]:
     section = name.partition(".")[0]
     groups: dict[tuple[str, str | None], list[str]] = {}
     for kind, field in fields.items():
         groups.setdefault((_default(name, kind, field), field.description), []).append(kind)
     for (default, description), kinds in groups.items():
-        yield f"{name}{default}{_whose(section, name, kinds)}: {description}"
+        yield DescribedSetting(name, default, _whose(section, name, kinds), description)
 
 
 def _whose(section: str, name: str, kinds: list[str]) -> str:
     built_in = [kind for kind in kinds if kind != PLUGIN]
     if name == f"{section}.kind" or kinds == [""] or len(built_in) == len(built_in_kinds(section)):
         return ""
-    return f" (kind {', '.join(built_in)})" if built_in else " (outside adapters)"
+    return f"kind {', '.join(built_in)}" if built_in else "outside adapters"
 
 
 def _default(name: str, kind: str, field: FieldInfo) -> str:
@@ -203,7 +223,7 @@ def _default(name: str, kind: str, field: FieldInfo) -> str:
                 break
             value = value[key]
         else:
-            return f" = {write_yaml(value)}"
+            return write_yaml(value)
     if field.is_required():
         return ""
-    return f" = {write_yaml(to_plain(field.get_default(call_default_factory=True)))}"
+    return write_yaml(to_plain(field.get_default(call_default_factory=True)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.process.exit_codes import STOPPING_SIGNALS, code_of_signal
-from holdfast.configs.settings_catalog import built_in_kinds, describe_settings
+from holdfast.configs.settings_catalog import built_in_kinds, described_settings
 from holdfast.domain.training.metric_catalog import EVALUATION_METRICS, STEP_METRICS, SUITE_METRICS
 
 if TYPE_CHECKING:
@@ -56,16 +56,13 @@ def refreshed(text: str) -> str:
 
 
 def settings() -> str:
-    """Return the tables of all settings, by section, as ``config --describe`` prints them."""
-    lines: list[str] = []
-    section = ""
-    for each in describe_settings([]).splitlines():
-        name, _, description = each.partition(": ")
-        if (first := name.partition(".")[0].partition(" ")[0]) != section:
-            section = first
-            lines += ["", f"## {section}", "", "| setting | description |", "|---|---|"]
-        lines.append(f"| `{_in_cell(name)}` | {_in_cell(_escaped(description))} |")
-    return "\n".join(lines)
+    """Return the tables of all settings, by section, with what ``config --describe`` prints."""
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    for name, default, kinds, description in described_settings():
+        row = (f"`{name}`", default and f"`{default}`", kinds, _escaped(description or ""))
+        sections.setdefault(name.partition(".")[0], []).append(row)
+    head = ("setting", "default", "of", "description")
+    return "\n\n".join(f"## {section}\n\n{_table(head, rows)}" for section, rows in sections.items())
 
 
 def exit_codes() -> str:
