@@ -10,7 +10,11 @@ from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings
 
 if TYPE_CHECKING:
     from holdfast.configs.sections.base import Section
-    from holdfast.configs.settings import TrainSettings
+    from holdfast.configs.sections.data import DataSettings
+    from holdfast.configs.sections.distributed import DistributedSettings
+    from holdfast.configs.sections.model import ModelSettings
+    from holdfast.configs.sections.optimizer import OptimizerSettings
+    from holdfast.configs.sections.run import RunSettings
 
 STEPS = 150
 SEQUENCE_LENGTH = 256
@@ -18,33 +22,35 @@ ALGORITHM, LEARNING_RATE = "muon", 1e-2
 _OTHER_OPTIMIZERS = frozenset({"algorithm", "sharding", "offload"})
 
 
-def quickstart_recipe(settings: TrainSettings) -> dict[str, Section]:
+def quickstart_recipe(
+    run: RunSettings,
+    data: DataSettings,
+    model: ModelSettings,
+    optimizer: OptimizerSettings,
+    distributed: DistributedSettings,
+) -> dict[str, Section]:
     """Return the sections that differ on the Python standard library from the defaults on other data.
 
     Short rows, few steps and Muon reach a lower loss than AdamW in half of the time (docs/benchmarks.md#quickstart). A
     setting that was given stays as it is, and Muon is chosen for a new model on the usual optimizer only. On other data
     nothing is returned.
     """
-    if not isinstance(settings.data, PythonLibraryDataSettings):
+    if not isinstance(data, PythonLibraryDataSettings):
         return {}
     sections: dict[str, Section] = {}
-    if "sequence_length" not in settings.data.model_fields_set:
-        sections["data"] = settings.data.model_copy(update={"sequence_length": SEQUENCE_LENGTH})
-    if "budget" not in settings.run.model_fields_set:
-        budget = settings.run.budget.model_copy(update={"steps": STEPS})
-        sections["run"] = settings.run.model_copy(update={"budget": budget})
-    if _takes_muon(settings):
-        is_rate_given = "learning_rate" in settings.optimizer.model_fields_set
-        rate = settings.optimizer.learning_rate if is_rate_given else LEARNING_RATE
-        update = {"algorithm": ALGORITHM, "learning_rate": rate}
-        sections["optimizer"] = settings.optimizer.model_copy(update=update)
+    if "sequence_length" not in data.model_fields_set:
+        sections["data"] = data.model_copy(update={"sequence_length": SEQUENCE_LENGTH})
+    if "budget" not in run.model_fields_set:
+        budget = run.budget.model_copy(update={"steps": STEPS})
+        sections["run"] = run.model_copy(update={"budget": budget})
+    if _is_usual(optimizer, distributed) and not any(getattr(model, name, None) for name in ("path", "size", "lora")):
+        is_rate_given = "learning_rate" in optimizer.model_fields_set
+        rate = optimizer.learning_rate if is_rate_given else LEARNING_RATE
+        sections["optimizer"] = optimizer.model_copy(update={"algorithm": ALGORITHM, "learning_rate": rate})
     return sections
 
 
-def _takes_muon(settings: TrainSettings) -> bool:
-    optimizer, model = settings.optimizer, settings.model
-    is_usual = (
-        isinstance(optimizer, AccelerateOptimizerSettings) and mesh_settings(settings.distributed) == MeshSettings()
-    )
-    is_new = not any(getattr(model, name, None) for name in ("path", "size", "lora"))
-    return is_usual and is_new and not _OTHER_OPTIMIZERS & optimizer.model_fields_set
+def _is_usual(optimizer: OptimizerSettings, distributed: DistributedSettings) -> bool:
+    is_on_a_mesh = mesh_settings(distributed) != MeshSettings()
+    is_chosen = bool(_OTHER_OPTIMIZERS & optimizer.model_fields_set)
+    return isinstance(optimizer, AccelerateOptimizerSettings) and not is_on_a_mesh and not is_chosen

@@ -101,18 +101,32 @@ def _name_of(settings: TrainSettings) -> str:
 
 def _identity(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings that identify a run, by dotted key; defaults are left out, so settings can be added."""
-    plain = mask(_chosen(settings), mask_url)
+    plain = mask(_chosen(settings, _reference(settings)), mask_url)
     found = {".".join(path): value for path, value in leaves(plain)}
     kinds = {f"{section}.kind": getattr(settings, section).kind for section in _KINDS}
     return {key: value for key, value in (found | kinds).items() if is_identity(key) or _PATH_OF_SOURCE.fullmatch(key)}
 
 
-def _chosen(value: Any) -> Any:
-    """Return plain data of the values that are not defaults, with paths relative to the current folder."""
+def _reference(settings: TrainSettings) -> TrainSettings | None:
+    """Return the settings whose values are the defaults of ``settings``, None for those of each section alone."""
+    return TrainSettings() if settings.data.kind == "python_library" else None
+
+
+def _chosen(value: Any, reference: Any = None) -> Any:
+    """Return plain data of the values that are not defaults, with paths relative to the current folder.
+
+    Defaults are the values of ``reference``, and those of the type of ``value`` if ``reference`` is of another type.
+    """
     if isinstance(value, BaseModel):
-        defaults, own = _defaults(type(value)), {name: getattr(value, name) for name in type(value).model_fields}
+        own = {name: getattr(value, name) for name in type(value).model_fields}
+        base = reference if type(reference) is type(value) else None
+        others = {name: getattr(base, name, None) for name in own}
+        defaults = _defaults(type(value)) if base is None else {name: to_plain(each) for name, each in others.items()}
         chosen = {name: item for name, item in own.items() if to_plain(item) != defaults[name]}
-        return {name: _seen_from_here(item) if name == "path" else _chosen(item) for name, item in chosen.items()}
+        return {
+            name: _seen_from_here(item) if name == "path" else _chosen(item, others[name])
+            for name, item in chosen.items()
+        }
     if isinstance(value, dict):
         return {str(key): _chosen(item) for key, item in value.items()}
     return [_chosen(item) for item in value] if isinstance(value, list | tuple) else to_plain(value)

@@ -114,7 +114,8 @@ class TrainSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _follow_the_recipe_of_the_quickstart(self) -> Self:
-        self.__dict__.update(quickstart_recipe(self))
+        recipe = quickstart_recipe(self.run, self.data, self.model, self.optimizer, self.distributed)
+        self.__dict__.update(recipe)
         return self
 
     @field_validator("optimizer")
