@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.application.resources.micro_batch_search import try_sizes
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import mesh_of
+from holdfast.bootstrap.wiring.settings_estimate import layers_between
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import shown_size
 from holdfast.domain.training.memory_estimate import EngineSetup, Training, estimate_memory
@@ -69,8 +70,7 @@ def memory_of(parts: ModelParts, rows: int, *, accumulates: bool) -> MemoryEstim
 
     ``accumulates`` says that an update has several micro-batches. A budget for activations counts as none.
     """
-    policy = parts.settings.model.gradient_checkpointing
-    every = 1 if policy == "full" else int(policy.removeprefix("every:")) if policy.startswith("every:") else 0
+    every = layers_between(parts.settings.model.gradient_checkpointing)
     formula = _estimates(parts, accumulates=accumulates, checkpoint_every=every)
     return None if formula is None else formula(rows)
 

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from tests.support.command_coverage import coverage
 from tests.support.command_line import ROOT, corpus
 from tests.support.printed_commands import printed, words_of
 
@@ -55,10 +56,15 @@ EXCEPTIONS = {
 }
 """What is not run as printed, and why."""
 OF_THEIR_OWN = {
-    "docs/data-tutorial.md": "followed by test_data_tutorial.py, with the files that it has the reader write",
-    "docs/tutorial.md": "followed by test_tutorial.py, with the files that it has the reader write",
+    "docs/continue-8b.md": "test_continue_8b.py",
+    "docs/data-tutorial.md": "test_data_tutorial.py",
+    "docs/own-text.md": "test_own_text.py",
+    "docs/survive.md": "test_survive_page.py",
+    "docs/tutorial.md": "test_tutorial.py",
+    "docs/two-nodes.md": "test_two_nodes.py",
+    "docs/write-an-adapter.md": "test_adapter_page.py",
 }
-"""Pages that another test follows."""
+"""Pages that another test follows, with the files that they have the reader write."""
 ADDITIONS = {
     "run.budget.tokens=2e7": ["run.budget.steps=3"],
     "run.budget.steps=100000": ["run.budget.steps=3"],
@@ -201,3 +207,11 @@ def test_the_exceptions_are_printed():
     assert lines >= EXCEPTIONS.keys() | PREPARATION.keys()
     assert all(any(part in line for line in lines) for part in ADDITIONS)
     assert sum(map(len, FOLLOWED.values())) >= 30
+
+
+def test_each_command_in_a_block_is_run_or_excused():
+    """Each command in a block of the documentation is run by a test, or has a reason why it is not."""
+    found = list(coverage())
+    assert [each.command for each in found if each.by is None and not each.excuse] == []
+    assert sum(each.by is not None for each in found) > sum(each.by is None for each in found)
+    assert all((ROOT / "tests/end_to_end" / name).is_file() for name in OF_THEIR_OWN.values())
