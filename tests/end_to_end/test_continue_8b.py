@@ -8,12 +8,13 @@ import shutil
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from holdfast.bootstrap.wiring.settings_estimate import estimate_from_settings
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.sizes import shown_size
 from tests.support.command_line import ROOT, corpus
 from tests.support.followed_pages import commands_of, follow, text_of
+from tests.support.small_tokenizers import small_tokenizer, write_tokenizer
 
 PAGE = "docs/continue-8b.md"
 LLAMA = {
@@ -34,22 +35,13 @@ LLAMA = {
 }
 """The description of Llama 3.1 8B, with the plain form of its positions."""
 SMALL = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
-END = "<|end_of_text|>"
-"""The token of the stand-in tokenizer that ends a document."""
 
 
-def describe(folder, texts, **fields):
+def describe(folder, **fields):
     """Write a description and a small tokenizer into ``folder``, and no weights."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(LLAMA | fields))
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core.train([str(texts)], trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=[END]))
-    core.save(str(folder / "tokenizer.json"))
-    words = {"eos_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(words))
+    write_tokenizer(small_tokenizer("llama-bpe", vocabulary_size=390), folder)
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def home(tmp_path):
     texts = corpus(tmp_path)
     (tmp_path / "texts").mkdir()
     shutil.copy(texts, tmp_path / "texts")
-    describe(tmp_path / "llama", texts)
+    describe(tmp_path / "llama")
     (init,) = (command for command in commands_of(PAGE) if " init " in command)
     assert "mine.yaml" in follow(init, tmp_path)
     return tmp_path
@@ -79,14 +71,14 @@ def test_a_machine_that_is_too_small_is_told_so_before_a_download(home):
     assert "building it takes 30" in said or "optimizer.device is cuda" in said
     found = follow(doctor, home, code=1)
     assert re.search(r"^error +device ", found, re.MULTILINE)
-    assert {path.name for path in (home / "llama").iterdir()} == {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert not [*(home / "llama").glob("*.safetensors")]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_plan_needs_no_weights(home):
     """With a description of a small model, the plan of the same configuration is printed without any weights."""
-    describe(home / "llama", home / "corpus.jsonl", **SMALL)
+    describe(home / "llama", **SMALL)
     plan, _ = checks()
     said = follow(f"{plan} optimizer.device=cpu", home)
     assert "by part, by the formula: weights" in said
@@ -96,15 +88,17 @@ def test_a_plan_needs_no_weights(home):
 def test_the_figures_of_the_page_are_those_that_plan_computes(home, monkeypatch):
     """The parts of the memory on the page are those of the formula for the settings on a GPU."""
     monkeypatch.chdir(home)
-    settings = load_settings([ROOT / "configs/continue_8b_lora.yaml"], ["model.path=llama", "data.path=texts"], {}).settings
+    words = ["model.path=llama", "data.path=texts"]
+    settings = load_settings([ROOT / "configs/continue_8b_lora.yaml"], words, {}).settings
     hardware = {"optimizer.precision": "bf16", "model.attention": "varlen,sdpa,eager"}
     found = estimate_from_settings(
         settings, hardware, num_ranks=1, num_parameters=8_030_261_248, vocabulary_size=128_256, rows=4
     )
-    shown = dict(re.findall(r"(\w+) ([\d.]+) GB", re.search(r"by the formula: (.*)", text_of(PAGE))[1]))
     names = ("weights", "gradients", "optimizer", "buffers", "activations", "loss")
-    assert {name: float(shown[name]) for name in names} == {name: round(getattr(found, name) / 1e9, 1) for name in names}
+    parts = ", ".join(f"{name} {shown_size(getattr(found, name))}" for name in names)
+    assert f"by part, by the formula: {parts}\nat most {shown_size(found.peak)} of them at once" in text_of(PAGE)
     table = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
-    for name, peak in re.findall(r"`(\w+)\.yaml` \|[^|]*\| ([\d.]+) GB", text_of(PAGE)):
-        assert f"| {peak} GB |" in re.search(rf"^\| `{name}` .*$", table, re.MULTILINE)[0]
-    assert f"{found.peak / 1e9:.1f} GB" in text_of(PAGE)
+    rows = re.findall(r"`(\w+)\.yaml` \|[^|]*\| ([\d.]+ GB) \|", text_of(PAGE))
+    assert len(rows) == 3
+    for name, peak in rows:
+        assert f"| {peak} |" in re.search(rf"^\| `{name}` .*$", table, re.MULTILINE)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -16,7 +17,7 @@ from tests.support.documented_job_files import printed_by
 from tests.support.followed_pages import commands_of, follow, of_reader
 
 PAGE = "docs/two-nodes.md"
-CHECK, LAUNCH, HEAD, *OTHERS = commands_of(PAGE)
+CHECK, LAUNCH, HEAD, EXPLAIN, *OTHERS = commands_of(PAGE)
 
 
 def free_port():
@@ -34,11 +35,15 @@ def start(script, folder, port):
         return subprocess.Popen(["bash", "-c", text], cwd=folder, env=own, stdout=log, stderr=log)
 
 
+def children_of(process):
+    """Return the numbers of the processes that ``process`` has started."""
+    return {each.pid for each in psutil.Process(process.pid).children(recursive=True)}
+
+
 def kill_machine(process):
     """Kill ``process`` and all its children at once, as a loss of power does."""
-    both = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for each in both:
-        os.kill(each.pid, signal.SIGKILL)
+    for number in (process.pid, *children_of(process)):
+        os.kill(number, signal.SIGKILL)
     process.wait()
 
 
@@ -54,25 +59,26 @@ def test_two_processes_train_the_check_of_the_page(tmp_path):
 @pytest.mark.timeout(400)
 def test_one_machine_plays_both_and_loses_one(tmp_path):
     """After the death of one, the other saves and ends with a code for another start; both go on with no step twice."""
-    command = LAUNCH.removeprefix("python -m application ")
-    script = printed_by(command)
+    script = printed_by(LAUNCH.removeprefix("python -m application "))
     port, folder = free_port(), tmp_path / "checked"
-    first, second = (start(script, tmp_path, port) for _ in range(2))
+    both = [start(script, tmp_path, port) for _ in range(2)]
     try:
-        wait_for_step(folder, 30, first, 150)
-        kill_machine(second)
-        code = first.wait(timeout=120)
-        log = (tmp_path / "log").read_text()
-        assert code not in (0, 2, 3, 129, 130, 143), log
-        shown = follow(f"python -m application explain {folder}", tmp_path)
-        assert "failed" in shown or "stopped" in shown or "killed" in shown
-        again = [start(script, tmp_path, port) for _ in range(2)]
-        assert [process.wait(timeout=200) for process in again] == [0, 0], (tmp_path / "log").read_text()
+        wait_for_step(folder, 30, both[0], 150)
+        shown = re.search(r"trained by process (\d+) on ", follow(EXPLAIN, tmp_path))
+        both.sort(key=lambda each: int(shown[1]) not in children_of(each))  # that of rank 0 comes first
+        kill_machine(both[1])
+        code = both[0].wait(timeout=120)
+        assert code not in (0, 2, 3, 129, 130, 143), (tmp_path / "log").read_text()
+        newest = max(int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoints/checkpoint-*"))
+        assert newest == max(losses(folder))
+        both += [start(script, tmp_path, port) for _ in range(2)]
+        assert [each.wait(timeout=200) for each in both[2:]] == [0, 0], (tmp_path / "log").read_text()
     finally:
-        for process in (first, second):
-            process.kill()
-            process.wait()
+        for each in both:
+            if each.poll() is None:
+                kill_machine(each)
     assert sorted(losses(folder)) == list(range(1, 401))
+    assert f"started 2 times, at steps 0, {newest}" in follow(EXPLAIN, tmp_path)
 
 
 def test_the_other_commands_are_job_files_and_a_check():
