@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.memory_check import OPTIMIZER_BYTES, described_model, num_parts
-from holdfast.configs.sections.optimizer import DeepspeedOptimizerSettings
+from holdfast.configs.sections.optimizer import DeepspeedOptimizerSettings, TorchOptimizerSettings
 from holdfast.configs.shipped_files import find_file
 from holdfast.domain.training.memory_estimate import FP32, EngineSetup, Training, estimate_memory
 from holdfast.domain.training.parameter_count import counted_shape, with_adapters
@@ -31,10 +31,13 @@ def estimate_from_settings(
     """Return the memory of training with micro-batches of ``rows``, by the formula.
 
     ``hardware`` has the precision and the attention of this machine. None if the formula does not know the model: its
-    shape or its number of parameters, 4-bit weights, or adapters beside some of its layers only.
+    shape or its number of parameters, an optimizer of another package, 4-bit weights, or adapters beside some of its
+    layers only.
     """
     described = described_model(settings)
     if num_parameters is None or described is None or described.shape is None:
+        return None
+    if not isinstance(settings.optimizer, TorchOptimizerSettings):
         return None
     shape: ModelShape | None = counted_shape(described.shape, num_parameters, vocabulary_size)
     if (lora := settings.model.lora) is not None:
@@ -50,17 +53,18 @@ def layers_between(policy: str) -> int:
 
 def _training(settings: TrainSettings, hardware: Mapping[str, str], num_ranks: int, rows: int) -> Training:
     packing, loss = settings.data.packing, settings.model.loss
-    engine = _engine(settings, num_ranks, is_fp32=hardware.get("optimizer.precision", "fp32") == "fp32")
+    is_fp32 = hardware["optimizer.precision"] == "fp32"
+    engine = _engine(settings, num_ranks, is_fp32=is_fp32)
     has_documents = packing.kind != "sliding" or packing.stride != settings.data.row_length
     return Training(
         rows=rows,
         length=settings.data.row_length,
         engine=engine,
-        precision="fp32" if hardware.get("optimizer.precision", "fp32") == "fp32" else "bf16",
+        precision="fp32" if is_fp32 else "bf16",
         checkpoint_every=layers_between(settings.model.gradient_checkpointing),
         is_loss_chunked=loss != "plain" and not (loss == "auto" and engine.kind == "zero"),
         accumulates=settings.optimizer.num_rows > num_ranks * rows,
-        is_masked=has_documents and hardware.get("model.attention", "sdpa").startswith(("sdpa", "eager")),
+        is_masked=has_documents and hardware["model.attention"].startswith(("sdpa", "eager")),
     )
 
 

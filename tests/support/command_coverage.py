@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,8 +71,8 @@ def table() -> str:
     found = list(coverage())
     counts = Counter((each.command.page, each.by is not None) for each in found)
     lines = [f"{'page':32}{'run':>4}{'excused':>9}"]
-    for page in dict.fromkeys(each.command.page for each in found):
-        lines.append(f"{page:32}{counts[page, True]:4}{counts[page, False]:9}")
+    pages = dict.fromkeys(each.command.page for each in found)
+    lines += [f"{page:32}{counts[page, True]:4}{counts[page, False]:9}" for page in pages]
     lines += ["", "excused:"]
     for each in found:
         if each.by is None:
@@ -80,4 +81,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    sys.stdout.write(f"{table()}\n")
