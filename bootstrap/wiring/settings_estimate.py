@@ -43,7 +43,7 @@ def estimate_from_settings(
     if (lora := settings.model.lora) is not None:
         is_known = lora.target_modules == "auto" and lora.quantize == "none"
         shape = with_adapters(shape, lora.rank) if is_known and shape is not None else None
-    return None if shape is None else estimate_memory(shape, _training(settings, hardware, num_ranks, rows))
+    return None if shape is None else estimate_memory(shape, training_of(settings, hardware, num_ranks, rows))
 
 
 def layers_between(policy: str) -> int:
@@ -51,7 +51,8 @@ def layers_between(policy: str) -> int:
     return 1 if policy == "full" else int(policy.removeprefix("every:")) if policy.startswith("every:") else 0
 
 
-def _training(settings: TrainSettings, hardware: Mapping[str, str], num_ranks: int, rows: int) -> Training:
+def training_of(settings: TrainSettings, hardware: Mapping[str, str], num_ranks: int, rows: int) -> Training:
+    """Return the options of training that memory depends on, for micro-batches of ``rows`` on each of the ranks."""
     packing, loss = settings.data.packing, settings.model.loss
     is_fp32 = hardware["optimizer.precision"] == "fp32"
     engine = _engine(settings, num_ranks, is_fp32=is_fp32)
