@@ -11,7 +11,7 @@ from tests.support.followed_pages import commands_of, follow, write_files
 PAGE = "docs/own-text.md"
 PROMISED = {
     "make_texts.py": ["texts in texts", "texts in notes.csv", "texts in articles.jsonl"],
-    " doctor ": ["0 errors", "data.sources.notes.path"],
+    " doctor ": ["data.sources.notes.path"],
     " plan ": ["parameters", "a measured peak of", "steps "],
     " train ": ["finished 200 steps", "try next:"],
     " generate ": ["The "],

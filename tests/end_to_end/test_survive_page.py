@@ -53,10 +53,10 @@ def test_a_kill_and_a_damaged_checkpoint_cost_steps_only(tmp_path):
         outputs.append(follow(command, tmp_path, code=code))
     killed, resumed, same, _, inspected, quarantined, explained = outputs
     assert "runs/killed · killed · step " in killed
-    assert re.search(r"resumed at step \d00\b", resumed)
+    assert re.search(r"resumed at step \d+0\b", resumed)
     assert same == ""
-    assert "1000" in inspected
-    assert "resumed at step 900" in quarantined
+    assert "500" in inspected
+    assert "resumed at step 450" in quarantined
     assert list((tmp_path / "runs/killed/quarantine").iterdir())
     assert "1 checkpoint damaged and quarantined" in explained
     assert "started 3 times, at steps 0, " in explained
@@ -68,7 +68,7 @@ def kill_as_told(train, explain, folder):
         shlex.split(train), cwd=folder, env=of_reader(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for_checkpoint(folder / "runs/killed", 300, process)
+        wait_for_checkpoint(folder / "runs/killed", 150, process)
         shown = re.search(r"trained by process (\d+) on ", follow(explain, folder))
         assert int(shown[1]) == process.pid
         assert process.poll() is None

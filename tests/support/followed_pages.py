@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.command_line import ROOT, environment
 
 _FILE = re.compile(r"^`(?P<name>[\w./-]+)`:\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMANDS = re.compile(r"^```\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def text_of(page: str) -> str:
@@ -35,8 +35,9 @@ def write_files(page: str, folder: Path) -> list[str]:
 
 def commands_of(page: str) -> list[str]:
     """Return each line of the blocks of ``page`` that name no language, in order; a continued line is one."""
-    blocks = (block["lines"].replace("\\\n", " ") for block in _COMMANDS.finditer(text_of(page)))
-    return [" ".join(line.split()) for block in blocks for line in block.splitlines() if line]
+    blocks = (block["lines"] for block in _BLOCK.finditer(text_of(page)) if not block["language"])
+    lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
+    return [" ".join(line.split()) for line in lines if line]
 
 
 def of_reader(folder: Path) -> dict[str, str]:
