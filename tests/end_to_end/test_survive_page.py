@@ -42,7 +42,7 @@ def test_a_kill_and_a_damaged_checkpoint_cost_steps_only(tmp_path):
         f"{train}undisturbed",
         f"{train}killed",
         "python -m application explain runs/killed",
-        "kill -9 4711",
+        "kill -9 12252",
         "python -m application explain runs/killed",
     ]
     follow(commands[0], tmp_path)
