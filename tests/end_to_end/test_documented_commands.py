@@ -37,7 +37,9 @@ OTHERS = {
 STANDS_FOR = {
     "COMMAND": "train",
     **dict.fromkeys(("run.yaml", "configs/NAME.yaml"), "configs/quickstart.yaml"),
-    **dict.fromkeys(("small.yaml", "march.yaml", "april.yaml", "rules.yaml", "own.yaml", "mine.yaml"), "configs/quickstart.yaml"),
+    **dict.fromkeys(
+        ("small.yaml", "march.yaml", "april.yaml", "rules.yaml", "own.yaml", "mine.yaml"), "configs/quickstart.yaml"
+    ),
 }
 NAMED = {"VERSION", "SETTINGS"}
 """What stands for a version or for any settings where a command takes both."""
