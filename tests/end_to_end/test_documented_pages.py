@@ -53,16 +53,16 @@ EXCEPTIONS = {
     "python -m application train --on ray run.dir=/shared/runs/mine data.kind=files 'data.path=[/shared/texts]' "
     "optimizer.batch_size=256 'distributed.workers=[32, 32]' distributed.gpus_per_worker=1": "needs a cluster of 32 "
     "workers: test_train_on_ray.py",
-    "python -m application plan --config mine.yaml --price-per-hour 2.5": "needs an 8B model: test_plan_command.py plans "
-    "small ones",
+    "python -m application plan --config mine.yaml --price-per-hour 2.5": "needs an 8B model: "
+    "test_plan_command.py plans small ones",
     "python -m application verify-resume --config mine.yaml": "needs an 8B model: test_verify_resume_command.py",
-    "python -m application train --config mine.yaml --supervise": "needs an 8B model: test_continued_adapters.py trains "
-    "a small one by this configuration",
+    "python -m application train --config mine.yaml --supervise": "needs an 8B model: "
+    "test_continued_adapters.py trains a small one by this configuration",
     "python -m application evaluate runs/continue-8b-lora": "needs an 8B model",
     "python -m application export runs/continue-8b-lora ./continued --merged": "needs an 8B model: "
     "test_continued_adapters.py",
-    "python -m application doctor run.dir=/shared/runs/mine data.path=/shared/texts optimizer.batch_size=256": "needs a "
-    "shared folder: test_doctor_command.py",
+    "python -m application doctor run.dir=/shared/runs/mine data.path=/shared/texts optimizer.batch_size=256": "needs "
+    "a shared folder: test_doctor_command.py",
     "python -m application launch torchrun --nodes 2 run.dir=/shared/runs/mine data.path=/shared/texts "
     "optimizer.batch_size=256": "its file is compared by test_documented_job_files.py",
     "python -m application launch slurm --nodes 2 run.dir=/shared/runs/mine data.path=/shared/texts "
