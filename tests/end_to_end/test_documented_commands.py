@@ -29,7 +29,7 @@ OTHERS = {
     "python make_texts.py": "run by test_own_text.py",
     "python make_books.py": "run by test_adapter_page.py",
     "python damage.py": "run by test_survive_page.py",
-    "HEAD=localhost; export HEAD": "run by test_two_nodes.py",
+    "HEAD=localhost; export HEAD": "the shell's own",
     "python ask.py": "run by test_data_tutorial.py and test_tutorial.py",
     "openssl rand -base64 32 > run.key && chmod 600 run.key": "run by test_documented_pages.py",
 }
