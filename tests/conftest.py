@@ -37,6 +37,14 @@ def pytest_runtest_setup(item):
         pytest.skip("not begun: the time for tests is over")
 
 
+def pytest_terminal_summary(terminalreporter):
+    reports = (report for found in terminalreporter.stats.values() for report in found)
+    if any("test_documented_pages.py" in getattr(report, "nodeid", "") for report in reports):
+        from tests.support.command_coverage import summary
+
+        terminalreporter.write_line(f"documentation: {summary()}")
+
+
 @pytest.fixture(scope="session")
 def postgres():
     """Yield a running PostgreSQL server that all tests of this process share."""

@@ -19,10 +19,11 @@ from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_streams import form_of
-from holdfast.bootstrap.wiring.memory_check import estimate_from_settings, refuse_counted, refuse_from_settings
+from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.bootstrap.wiring.screen import phases_shown
+from holdfast.bootstrap.wiring.settings_estimate import estimate_from_settings
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.configs.sections.distributed import AutoDistributedSettings
 from holdfast.domain.errors import ConfigurationError
@@ -82,7 +83,8 @@ class RunPlanner:
         with phases_shown(is_quiet=is_quiet) as show:
             report = partial(_note, is_quiet=is_quiet)
             container = assemble(settings, settings.run.directory, {}, report=report, keep_choice=_keep, show=show)
-            device, tokenizer = container.hardware().get("optimizer.device"), container.run_tokenizer()
+            hardware, tokenizer = container.hardware(), container.run_tokenizer()
+            device = hardware.get("optimizer.device")
             factory = container.model_factory()
             notes += [refuse_counted(settings, factory, tokenizer, num_ranks=ranks, device=device)]
             number = factory.count_parameters(
@@ -97,7 +99,7 @@ class RunPlanner:
             "notes": [note for note in notes if note],
         }
         if not self.request.steps:
-            return self._by_formulas(settings, known, number, ranks, device, tokenizer.vocabulary_size)
+            return self._by_formulas(settings, known, number, ranks, hardware, tokenizer.vocabulary_size)
         if mode == "cache" and form_of(settings.data) == "text":
             tokens = prepare_ahead(self.request.settings, is_quiet=is_quiet).prepared.tokens
             known["token_bytes"] = tokens * (2 if tokenizer.vocabulary_size <= _LARGEST_OF_TWO_BYTES else 4)
@@ -161,12 +163,20 @@ class RunPlanner:
         known: Mapping[str, Any],
         number: int | None,
         ranks: int,
-        device: str | None,
+        hardware: Mapping[str, str],
         vocabulary_size: int,
     ) -> dict[str, Any]:
         rows, length = settings.optimizer.num_rows, settings.data.row_length
         micro_batch = settings.optimizer.fixed_micro_batch
-        estimate = estimate_from_settings(settings, ranks, number, vocabulary_size, micro_batch or -(-rows // ranks))
+        device = hardware.get("optimizer.device")
+        estimate = estimate_from_settings(
+            settings,
+            hardware,
+            num_ranks=ranks,
+            num_parameters=number,
+            vocabulary_size=vocabulary_size,
+            rows=micro_batch or -(-rows // ranks),
+        )
         steps = _steps(settings, rows * length, None)
         is_text = form_of(settings.data) == "text"
         with phases_shown(is_quiet=True) as show:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from holdfast.application.resources.micro_batch_search import try_sizes
 from holdfast.bootstrap.wiring.lazy import lazy
-from holdfast.bootstrap.wiring.process_group import mesh_of
+from holdfast.bootstrap.wiring.settings_estimate import layers_between, training_of
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import shown_size
-from holdfast.domain.training.memory_estimate import EngineSetup, Training, estimate_memory
+from holdfast.domain.training.memory_estimate import estimate_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.device.memory_gauge import GpuGauge, HostGauge
     from holdfast.bootstrap.wiring.run_parts import ModelParts
     from holdfast.domain.training.memory_estimate import MemoryEstimate
-    from holdfast.domain.training.parallel_mesh import ParallelMesh
 
 _SMALL = 0.1  # of the free memory: below it no trial is needed
 
@@ -69,8 +68,7 @@ def memory_of(parts: ModelParts, rows: int, *, accumulates: bool) -> MemoryEstim
 
     ``accumulates`` says that an update has several micro-batches. A budget for activations counts as none.
     """
-    policy = parts.settings.model.gradient_checkpointing
-    every = 1 if policy == "full" else int(policy.removeprefix("every:")) if policy.startswith("every:") else 0
+    every = layers_between(parts.settings.model.gradient_checkpointing)
     formula = _estimates(parts, accumulates=accumulates, checkpoint_every=every)
     return None if formula is None else formula(rows)
 
@@ -95,34 +93,14 @@ def _estimates(
 ) -> Callable[[int], MemoryEstimate] | None:
     """Return a function from a number of rows to the memory of training; None if the model is unknown."""
     settings, model = parts.settings, parts.model
-    mesh = mesh_of(settings.distributed, parts.process_group.size)
-    packing = settings.data.packing
     try:
         shape = lazy("holdfast.adapters.shared.modeling.activation_checkpointing:shape_of")(model.network)
     except (ConfigurationError, AttributeError):
         return None
 
     def estimate(rows: int) -> MemoryEstimate:
-        training = Training(
-            rows=rows,
-            length=settings.data.row_length,
-            engine=_engine(settings.optimizer, mesh),
-            precision="fp32" if parts.hardware["optimizer.precision"] == "fp32" else "bf16",
-            checkpoint_every=checkpoint_every,
-            is_loss_chunked=settings.model.loss != "plain",
-            accumulates=accumulates,
-            is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
-        )
+        training = training_of(settings, parts.hardware, parts.process_group.size, rows)
+        training = replace(training, checkpoint_every=checkpoint_every, accumulates=accumulates)
         return estimate_memory(shape, training)
 
     return estimate
-
-
-def _engine(optimizer: Any, mesh: ParallelMesh) -> EngineSetup:
-    ranks = mesh.num_ranks // mesh.replicate
-    if optimizer.kind == "deepspeed":
-        return EngineSetup("zero", ranks, stage=optimizer.stage or 2)
-    if ranks == 1:
-        return EngineSetup()
-    is_sharded = optimizer.sharding == "fsdp2" or mesh.peers > 1
-    return EngineSetup("fsdp2" if is_sharded else "ddp", ranks)

@@ -15,7 +15,7 @@ from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, TorchOptimizerSettings
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.training.memory_estimate import FP32, EngineSetup, Training, estimate_memory
+from holdfast.domain.training.memory_estimate import FP32
 from holdfast.domain.training.memory_fit import MemoryPlan, SizedModel, refusal, warning
 from holdfast.domain.training.parameter_count import fewest_parameters
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.configs.settings import TrainSettings
-    from holdfast.domain.training.memory_estimate import MemoryEstimate
     from holdfast.domain.training.memory_fit import MemoryCapacity
     from holdfast.ports.model_factory import Model as AnyModel
     from holdfast.ports.model_factory import ModelFactory
@@ -87,7 +86,7 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
     plan = MemoryPlan(
         optimizer_bytes=OPTIMIZER_BYTES[settings.optimizer.algorithm],
         is_on_host=device == "cpu" or _is_offloaded(settings),
-        num_parts=_num_parts(settings, num_ranks, device),
+        num_parts=num_parts(settings, num_ranks, device),
         trains_all=lora is None,
         loads_weights=settings.model.loads_weights,
         weight_bytes=_weight_bytes(settings),
@@ -102,22 +101,6 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
     if (sentence := refusal(model, plan, host, _gpu(device, plan))) is not None:
         raise ConfigurationError(sentence)
     return warning(model, plan, host)
-
-
-def estimate_from_settings(
-    settings: TrainSettings, num_ranks: int, number: int | None, vocabulary_size: int, rows: int
-) -> MemoryEstimate | None:
-    """Return the memory of training with micro-batches of ``rows`` by the formula, without a model.
-
-    ``number`` is the number of parameters. None if it, or the shape of the model, is not known without building it.
-    """
-    described = described_model(settings)
-    if number is None or described is None or described.shape is None:
-        return None
-    shape = replace(described.shape, num_parameters=number, vocabulary_size=vocabulary_size)
-    ranks = _num_parts(settings, num_ranks, None)
-    engine = EngineSetup("fsdp2", ranks) if ranks > 1 else EngineSetup("ddp" if num_ranks > 1 else "single", num_ranks)
-    return estimate_memory(shape, Training(rows=rows, length=settings.data.row_length, engine=engine))
 
 
 def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
@@ -159,7 +142,7 @@ def _gpu(device: str | None, plan: MemoryPlan) -> MemoryCapacity | None:
     return room
 
 
-def _num_parts(settings: TrainSettings, num_ranks: int, device: str | None) -> int:
+def num_parts(settings: TrainSettings, num_ranks: int, device: str | None) -> int:
     """Return the number of ranks that may share the weights and the optimizer."""
     mesh = mesh_of(settings.distributed, num_ranks)
     if mesh.peers > 1 or _may_shard(settings, device):

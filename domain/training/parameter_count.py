@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.domain.training.memory_estimate import LayerShape, ModelShape
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _GATED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olmo2", "granite", "phi3"})
 _FROM_HEADS = frozenset({"llama", "mistral", "qwen2", "olmo", "olmo2", "granite", "phi3", "decoder"})
 _SMALLEST_VOCABULARY = 256
+_OF_LAYER_NORM = 2  # tensors that a norm of GPT-2 leaves
 
 
 def fewest_parameters(config: Mapping[str, Any]) -> SizedModel | None:
@@ -31,12 +33,40 @@ def fewest_parameters(config: Mapping[str, Any]) -> SizedModel | None:
     if found is None:
         return None
     widths, layers = found
-    of_layer = 2 * widths.hidden * (widths.attention + widths.shared)
-    of_layer += (3 if widths.mlp_tensors > 2 else 2) * widths.hidden * widths.mlp
     vocabulary = _whole(config.get("vocab_size")) or 0
-    number = layers * of_layer + vocabulary * widths.hidden
+    number = layers * _matrices(widths) + vocabulary * widths.hidden
     shape = ModelShape(number, layers, widths, max(vocabulary, _SMALLEST_VOCABULARY), is_tied=True)
     return SizedModel(number, shape)
+
+
+def counted_shape(shape: ModelShape, num_parameters: int, vocabulary_size: int) -> ModelShape:
+    """Return ``shape`` with its real number of parameters, and with a vocabulary of ``vocabulary_size`` or more.
+
+    If the parameters beside the layers make two matrices of the vocabulary, the output matrix is not the embedding.
+    """
+    vocabulary = max(shape.vocabulary_size, vocabulary_size)
+    outside = num_parameters - shape.num_layers * _matrices(shape.layer)
+    is_tied = shape.layer.norm_tensors == _OF_LAYER_NORM or outside < 2 * vocabulary * shape.layer.hidden
+    return replace(shape, num_parameters=num_parameters, vocabulary_size=vocabulary, is_tied=is_tied)
+
+
+def with_adapters(shape: ModelShape, rank: int) -> ModelShape | None:
+    """Return ``shape`` with adapters of ``rank`` beside all linear layers but the head; None for GPT-2's layers.
+
+    An adapter has ``rank`` rows as wide as the inputs and as many as wide as the outputs of its linear layer.
+    """
+    widths = shape.layer
+    if widths.norm_tensors == _OF_LAYER_NORM:
+        return None
+    of_mlp = (3 if widths.mlp_tensors > 2 else 2) * (widths.hidden + widths.mlp)
+    of_attention = 2 * (widths.hidden + widths.attention) + 2 * (widths.hidden + widths.shared)
+    return replace(shape, adapter_parameters=shape.num_layers * rank * (of_attention + of_mlp))
+
+
+def _matrices(widths: LayerShape) -> int:
+    """Return the number of parameters in the matrices of a layer."""
+    of_mlp = (3 if widths.mlp_tensors > 2 else 2) * widths.hidden * widths.mlp
+    return 2 * widths.hidden * (widths.attention + widths.shared) + of_mlp
 
 
 def _llama_like(config: Mapping[str, Any], kind: str) -> tuple[LayerShape, int] | None:

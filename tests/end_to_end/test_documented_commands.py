@@ -26,6 +26,10 @@ OTHERS = {
     "cp config.json checkpoint-joined": "the system's own",
     "python make_dump.py": "run by test_data_tutorial.py",
     "python make_text.py": "run by test_tutorial.py",
+    "python make_texts.py": "run by test_own_text.py",
+    "python make_books.py": "run by test_adapter_page.py",
+    "python damage.py": "run by test_survive_page.py",
+    "HEAD=localhost; export HEAD": "the shell's own",
     "python ask.py": "run by test_data_tutorial.py and test_tutorial.py",
     "openssl rand -base64 32 > run.key && chmod 600 run.key": "run by test_documented_pages.py",
 }
@@ -33,7 +37,9 @@ OTHERS = {
 STANDS_FOR = {
     "COMMAND": "train",
     **dict.fromkeys(("run.yaml", "configs/NAME.yaml"), "configs/quickstart.yaml"),
-    **dict.fromkeys(("small.yaml", "march.yaml", "april.yaml", "rules.yaml"), "configs/quickstart.yaml"),
+    **dict.fromkeys(
+        ("small.yaml", "march.yaml", "april.yaml", "rules.yaml", "own.yaml", "mine.yaml"), "configs/quickstart.yaml"
+    ),
 }
 NAMED = {"VERSION", "SETTINGS"}
 """What stands for a version or for any settings where a command takes both."""
@@ -150,10 +156,14 @@ def home(tmp_path_factory):
     return folder
 
 
-OF_OTHER_RUNS = "docs/tutorial.md"
-"""A page whose commands look at runs that it made: test_tutorial.py follows it."""
+OF_OTHER_RUNS = {"continue-8b", "own-text", "survive", "tutorial", "two-nodes", "write-an-adapter"}
+"""Pages whose commands look at runs that they made: tests of their own follow them."""
 READERS = [
-    each for each in OURS if each.is_complete and words_of(each.text)[0] in READING and each.page != OF_OTHER_RUNS
+    each
+    for each in OURS
+    if each.is_complete
+    and words_of(each.text)[0] in READING
+    and each.page.removeprefix("docs/").removesuffix(".md") not in OF_OTHER_RUNS
 ]
 
 

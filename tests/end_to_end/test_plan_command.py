@@ -52,6 +52,25 @@ def test_a_plan_without_a_trial_stores_no_tokens(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["model.gradient_checkpointing=full", "optimizer.micro_batch=2"],
+        ["model.lora.rank=4", "optimizer.precision=bf16"],
+        ["optimizer.algorithm=lion", "model.loss=plain"],
+    ],
+    ids=["plain", "recomputed", "adapters", "lion"],
+)
+def test_settings_alone_give_the_formula_of_the_built_model(words, tmp_path):
+    """The memory by part is the same from the settings as from the model that the trial builds."""
+    settings = [*tiny(corpus(tmp_path), *words), "--json"]
+    both = run_here("plan", *settings, "--no-trial", cwd=tmp_path), run("plan", *settings, "--steps", "4", cwd=tmp_path)
+    assert [done.returncode for done in both] == [0, 0], both[1].stderr
+    found, expected = (json.loads(done.stdout)["memory"]["formula_bytes"] for done in both)
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["optimizer.batch_size=100000000000"], "optimizer.batch_size is 100,000,000,000"),

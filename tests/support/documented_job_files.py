@@ -20,7 +20,7 @@ from tests.support.command_line import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGES = ("docs/distributed.md", "docs/preparing.md")
+PAGES = ("docs/distributed.md", "docs/preparing.md", "docs/two-nodes.md")
 _SHOWN = re.compile(
     r"^```\npython -m application (?P<command>launch (?:.*\\\n)*.*)\n```\n\n"
     r"```(?:bash|yaml)\n(?P<file>(?:(?!```).*\n)*)```$",

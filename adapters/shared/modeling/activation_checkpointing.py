@@ -56,8 +56,8 @@ def checkpoint_layers(network: Any, policy: str) -> None:
 def shape_of(network: Any) -> ModelShape:
     """Return the sizes of ``network``, ours or of Hugging Face.
 
-    Raises ``ConfigurationError`` if its layers are not attention and one MLP each, all equal, or their widths are
-    unknown.
+    If some parameters are frozen, the others count as adapters. Raises ``ConfigurationError`` if its layers are not
+    attention and one MLP each, all equal, or their widths are unknown.
     """
     layers = list(network.model.layers) if hasattr(network, _OWN) else _layers(network)
     config = network.config
@@ -79,7 +79,12 @@ def shape_of(network: Any) -> ModelShape:
         norm_tensors=2 if any(isinstance(module, nn.LayerNorm) for module in modules) else 3,
     )
     is_tied = bool(getattr(config, "tie_word_embeddings", False))
-    return ModelShape(num_parameters(network), len(layers), widths, config.vocab_size, is_tied=is_tied)
+    number = num_parameters(network)
+    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    adapters = trained if trained < number else 0
+    return ModelShape(
+        number - adapters, len(layers), widths, config.vocab_size, is_tied=is_tied, adapter_parameters=adapters
+    )
 
 
 def _widths_of_ours(shape: Any) -> tuple[Any, ...]:
