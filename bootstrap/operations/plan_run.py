@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.mixture import Mixture
+    from holdfast.domain.training.run_forecast import TrialTimes
 
+_SECONDS_A_MINUTE = 60.0
 _PREFIX = ".plan-"
 _LARGEST_OF_TWO_BYTES = 1 << 16  # vocabulary
 
@@ -133,11 +135,8 @@ class RunPlanner:
         marks = [TrialMark(kind, step, at - began) for kind, step, at in facts["marks"]]
         times = trial_times(marks, seconds)
         taken = max(mark.step for mark in marks)
-        cadence = {"evaluation_every": settings.evaluation.every, "save_every": settings.state_store.every}
-        minutes = settings.run.budget.minutes
-        timed = None if minutes is None else steps_within(minutes * 60, times, **cadence)
-        steps = _steps(settings, facts["tokens"] / taken, timed)
-        length = RunLength.of(steps, **cadence)
+        steps = _steps(settings, facts["tokens"] / taken, times)
+        length = RunLength.of(steps, **_cadence(settings))
         forecast = forecast_time(times, length)
         a_metric = facts["metrics_bytes"] / taken
         return {
@@ -208,10 +207,16 @@ def refuse_full_disk(plan: Mapping[str, Any]) -> None:
         raise ConfigurationError(msg)
 
 
-def _steps(settings: TrainSettings, tokens_a_step: float, timed: int | None) -> int:
-    """Return the steps of the whole budget, ``timed`` those that fit into its minutes, None if that is not known."""
+def _cadence(settings: TrainSettings) -> dict[str, int]:
+    return {"evaluation_every": settings.evaluation.every, "save_every": settings.state_store.every}
+
+
+def _steps(settings: TrainSettings, tokens_a_step: float, times: TrialTimes | None) -> int:
+    """Return the steps of the whole budget; ``times`` are those of a trial, without which minutes set no limit."""
     budget = settings.run.budget
-    limits = [steps for steps in (budget.steps, timed) if steps is not None]
+    limits = [] if budget.steps is None else [budget.steps]
+    if budget.minutes is not None and times is not None:
+        limits.append(steps_within(budget.minutes * _SECONDS_A_MINUTE, times, **_cadence(settings)))
     if budget.tokens is not None:
         limits.append(max(1, -int(-budget.tokens // max(tokens_a_step, 1))))
     if not limits:
