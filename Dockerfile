@@ -1,5 +1,5 @@
 # An image with Holdfast as its program, for CPUs unless DEVICE names a CUDA of torch's builds: docs/container.md
-ARG PYTHON=3.12
+ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
 WORKDIR /source
@@ -24,7 +24,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" 'torch>=2.11,<2.14'
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]"
+    pip install --no-cache-dir "$(echo /wheels/*.whl)${EXTRAS:+[${EXTRAS}]}"
 
 # runs, tokens and the caches of libraries lie in /data, the folder to mount; any user may be chosen with --user
 RUN useradd --create-home --uid 1000 holdfast && install --directory --owner holdfast --mode 1777 /data

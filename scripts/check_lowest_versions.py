@@ -86,10 +86,10 @@ def with_table(page: str, lowest: Mapping[str, str], tests: str) -> str:
     before = page.partition(HEADING)[0].rstrip("\n")
     rows = [f"| `{name}` | {_or_not(lowest.get(name))} | {_or_not(newest.get(name))} |" for name in direct_names()]
     words = (
-        f"The tests{f' of {tests}' if tests else ''} were run on {date} on {system} with Python {platform.python_version()} "
-        "and the lowest versions that `pyproject.toml` allows. The newest versions are those of the environment in which "
-        "the whole suite runs. `make lowest` repeats the test; `python scripts/check_lowest_versions.py record` writes "
-        "this section."
+        f"The tests{f' of {tests}' if tests else ''} were run on {date} on {system} with Python "
+        f"{platform.python_version()} and the lowest versions that `pyproject.toml` allows. The newest versions are "
+        "those of the environment in which the whole suite runs. `make lowest` repeats the test, and "
+        "`python scripts/check_lowest_versions.py record` writes this section."
     )
     table = ["| package | lowest | newest |", "|---|---|---|", *rows]
     return "\n".join([before, "", HEADING, *_wrapped(words), "", *table]) + "\n"
