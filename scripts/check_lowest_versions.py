@@ -40,15 +40,18 @@ _VERSIONS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments ask for; return the exit code, which is that of pytest for ``check``."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], epilog="Arguments behind -- are those of pytest."
+    )
     parser.add_argument("action", choices=["check", "record"], help="run the tests, or write the table of versions")
     text = "the virtual environment; check makes it if it is not there"
     parser.add_argument("--environment", type=Path, default=ROOT / "build/lowest", help=text)
     parser.add_argument("--python", default=platform.python_version(), help="the Python of a new environment")
     parser.add_argument("--quick", action="store_true", help=f"run {' and '.join(QUICK)} alone")
     parser.add_argument("--tests", default="", help="words on what was tested, for the table: 'tests/unit'")
-    parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
-    options = parser.parse_args(arguments)
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    end = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:end])
     python = options.environment / "bin/python"
     if options.action == "record":
         if not python.is_file():
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = ["--python", str(python), "--resolution", "lowest-direct"]
         _run("uv", "pip", "install", *target, "--editable", ".[test]")
     folders = QUICK if options.quick else []
-    return _run(str(python), "-m", "pytest", *folders, *options.pytest, is_checked=False)
+    return _run(str(python), "-m", "pytest", *folders, *given[end + 1 :], is_checked=False)
 
 
 def versions_of(python: Path) -> dict[str, str]:

@@ -201,7 +201,7 @@ def licenses_page(project: Mapping[str, Any]) -> str:
     parts += [
         "## Copyleft",
         "",
-        "These packages are under a license with copyleft, or under one of several licenses with it:",
+        "These packages are under a license with copyleft, alone or with other licenses:",
     ]
     parts += ["", ", ".join(f"`{name}`" for name in weak) + "."]
     return "\n".join(parts) + "\n"

@@ -168,6 +168,15 @@ def test_the_license_of_every_package_is_listed():
     assert not required.keys() & optional.keys()
 
 
+def test_the_page_on_installation_lists_each_python():
+    """docs/installation.md has a row for each version of Python that pyproject.toml names, and for no other."""
+    project = tomllib.loads(_read("pyproject.toml"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert named
+    assert re.findall(r"^\| (3\.\d+) \|", _read("docs/installation.md"), re.MULTILINE) == named
+    assert project["requires-python"] == f">={named[0]}"
+
+
 def _licenses(section, last):
     """Return the last column of a table of docs/licenses.md by the packages of the first; each has a license."""
     table = _read("docs/licenses.md").partition(f"## {section}\n")[2].partition("\n## ")[0]
