@@ -62,11 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("the program uv is not installed: run pip install uv")
     if not python.is_file():
         _run("uv", "venv", "--quiet", "--python", options.python, str(options.environment))
-        # compiled, as by pip: Python warns at a first import of some libraries, and tests take warnings for errors
         target = ["--python", str(python), "--resolution", "lowest-direct", "--compile-bytecode"]
         _run("uv", "pip", "install", *target, "--editable", ".[test]")
     folders = QUICK if options.quick else []
-    return _run(str(python), "-m", "pytest", *folders, *given[end + 1 :], is_checked=False)
+    lenient = ["-W", "default"]  # old libraries warn about newer ones that they use
+    return _run(str(python), "-m", "pytest", *lenient, *folders, *given[end + 1 :], is_checked=False)
 
 
 def versions_of(python: Path) -> dict[str, str]:

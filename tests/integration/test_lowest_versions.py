@@ -58,7 +58,7 @@ def test_an_environment_that_is_missing_is_named(tmp_path):
 
 
 def test_recorded_versions_are_allowed():
-    """Each version in docs/dependencies.md is one that pyproject.toml allows, and each lowest one is its lower bound."""
+    """Each version in docs/dependencies.md is one that pyproject.toml allows, the lowest one its lower bound."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *(each for lines in project["optional-dependencies"].values() for each in lines)]
     allowed = {canonicalize_name(each.name): each.specifier for each in map(Requirement, lines)}
