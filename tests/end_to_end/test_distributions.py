@@ -111,7 +111,7 @@ def test_ready_configurations_come_with_the_wheel(installed, tmp_path):
         "from pathlib import Path\n"
         "from holdfast.bootstrap.cli.main import main\n"
         "from holdfast.configs.shipped_files import find_file\n"
-        f"codes = [main(['config', '--config', name]) for name in {names}]\n"
+        f"codes = [int(main(['config', '--config', name])) for name in {names}]\n"
         "files = [find_file(Path(f'configs/ds_{name}.json')).is_file() for name in ('prototype', 'production')]\n"
         "print(); print([codes, files])"
     )
