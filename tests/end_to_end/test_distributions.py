@@ -13,6 +13,7 @@ import pytest
 from holdfast.configs.shipped_files import ready_names
 from holdfast.version import __version__
 from tests.support.command_line import corpus, tiny
+from tests.support.container_file import copied
 from tests.support.installations import (
     ROOT,
     build_sdist,
@@ -68,6 +69,12 @@ def test_the_source_distribution_builds_the_wheel(distributions):
         names = {name.partition("/")[2] for name in archive.getnames()}
         assert not [member.name for member in archive if member.issym() or member.islnk()]
     assert {"LICENSE", "README.md", "pyproject.toml", "setup.py"} <= names
+
+
+def test_the_image_builds_the_same_wheel(distributions, tmp_path):
+    """The wheel from the files that the Dockerfile copies is that from the whole tree."""
+    wheel = build_wheel(copy_tree(tmp_path / "tree", copied()), tmp_path)
+    assert contents(wheel) == contents(distributions[2])
 
 
 def test_the_wheel_installs_nothing_else(distributions):
