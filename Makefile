@@ -4,7 +4,7 @@ HERE := not gpu and not network
 BENCHMARKS = $(subst /,.,$(basename $(patsubst %/__main__.py,%.py,$(patsubst benchmarks/%,%,$(filter-out benchmarks/memory_of_loss.py,$(shell grep -l "^if __name__" benchmarks/*.py benchmarks/*/__main__.py))))))
 
 .DEFAULT_GOAL := help
-.PHONY: help check format lint types contracts test faults bench docs reference
+.PHONY: help check format lint types contracts test faults bench docs reference dist sbom licenses lowest
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,18 @@ reference: ## write the parts of docs/ that are made from the code
 docs: ## the documentation as a site in build/site, from build/pages
 	PYTHONPATH=. $(PYTHON) scripts/site_pages.py build/pages
 	$(PYTHON) -m zensical build --strict --clean
+
+dist: ## the source distribution and the wheel, in dist/
+	$(PYTHON) -m build
+
+sbom: ## the packages of this environment as build/sbom.json, in the format CycloneDX; ARGS='--extra s3' adds an extra
+	$(PYTHON) scripts/list_dependencies.py sbom --output build/sbom.json $(ARGS)
+
+licenses: ## docs/licenses.md from the installed packages
+	$(PYTHON) scripts/list_dependencies.py licenses --output docs/licenses.md
+
+lowest: ## the default suite with the lowest versions that pyproject.toml allows; ARGS=--quick runs a part of it
+	$(PYTHON) scripts/check_lowest_versions.py check $(ARGS)
 
 bench: ## measure what docs/benchmarks.md says; ARGS=--write puts it there
 	@for name in $(BENCHMARKS); do $(PYTHON) -m benchmarks.$$name $(ARGS) || exit 1; done

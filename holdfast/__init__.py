@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.version import __version__
+
 if TYPE_CHECKING:
     from holdfast.bootstrap.run import Run, build
     from holdfast.configs.settings import TrainSettings
@@ -26,13 +28,6 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a name of ``__all__`` when it is asked for: ``--help`` needs none of them."""
-    if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("holdfast-lm")
-        except PackageNotFoundError:  # a checkout on the path, without an installation
-            return "0+unknown"
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

@@ -74,8 +74,10 @@ class ReplaceTransform(Transform):
 def _compiled(pattern: str) -> Any:
     try:
         return regex.compile(pattern, regex.VERSION0)
-    except _BAD as error:
-        msg = f"pattern of transform '{_KIND}' is not a regular expression that regex accepts: {error} in {pattern!r}"
+    except (*_BAD, KeyError) as error:
+        # older releases of regex raise a bare KeyError for a pattern that asks for the other version of its syntax
+        why = "VERSION0 and VERSION1 flags are mutually incompatible" if isinstance(error, KeyError) else error
+        msg = f"pattern of transform '{_KIND}' is not a regular expression that regex accepts: {why} in {pattern!r}"
         raise ConfigurationError(msg) from error
 
 

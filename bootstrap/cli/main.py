@@ -44,6 +44,7 @@ from holdfast.bootstrap.cli.watch_command import add_watch
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, end_with, guarded
 from holdfast.bootstrap.process.program import called_as, in_words_of_caller
 from holdfast.configs.option_form import as_settings, hint_for
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,9 +107,7 @@ first steps:
 class _Version(argparse.Action):
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"holdfast {version('holdfast-lm')}")
+        print(f"holdfast {__version__}")
         parser.exit()
 
 

@@ -8,11 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LIBRARIES = ("holdfast-lm", "torch", "numpy", "transformers", "accelerate", "deepspeed", "tokenizers", "safetensors")
+_LIBRARIES = ("torch", "numpy", "transformers", "accelerate", "deepspeed", "tokenizers", "safetensors")
 _VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "SLURM_JOB", "SLURM_NODE", "TORCH")
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The variables by which a launcher tells each process its rank."""
@@ -20,7 +21,7 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_POR
 
 def environment() -> Mapping[str, Any]:
     """Return the environment of this process as plain data, secrets included."""
-    versions = {}
+    versions = {"holdfast-lm": __version__}
     for name in _LIBRARIES:
         try:
             versions[name] = version(name)

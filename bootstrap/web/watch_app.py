@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from starlette.routing import Route
 from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.web.access import Access
 from holdfast.domain.errors import StateError
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -88,7 +88,7 @@ class _Pages:
     def __init__(self, board: RunBoard, *, is_read_only: bool) -> None:
         self._board = board
         self._is_read_only = is_read_only
-        self._build = version("holdfast-lm")
+        self._build = __version__
 
     def state(self, _: Request) -> Response:
         self._board.look()

@@ -10,6 +10,7 @@ from holdfast.configs.secret_masking import mask
 from holdfast.configs.sections.data import MixtureDataSettings, PluginDataSettings
 from holdfast.configs.sections.sources import FilesSource, HuggingFaceSource, PythonLibrarySource
 from holdfast.domain.data.dataset_version import Step, digest
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,20 +95,13 @@ def _plain(options: Any) -> dict[str, Any]:
     return {} if plain is None else {"kind": plain}
 
 
-def _own_version() -> str:
-    try:
-        return version(_OURS)
-    except PackageNotFoundError:  # a checkout on the path, without an installation
-        return "unknown"
-
-
 def _package(port: str, kind: str) -> tuple[str, str]:
     """Return the name and the version of the distribution that brings the adapter ``kind`` of ``port``."""
     for point in entry_points(group=f"holdfast.{port}", name=kind) if port else ():
         if point.dist is not None:
             return point.dist.name, point.dist.version
-    name = "tokenizers" if port == "tokenizer" else _LIBRARIES.get(kind, _OURS)
+    name = "tokenizers" if port == "tokenizer" else _LIBRARIES.get(kind)
     try:
-        return name, version(name)
+        return (_OURS, __version__) if name is None else (name, version(name))
     except PackageNotFoundError:  # a host may bring its own part under the name of another
-        return _OURS, _own_version()
+        return _OURS, __version__

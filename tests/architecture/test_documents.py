@@ -212,10 +212,41 @@ def test_every_dependency_has_its_reason():
     settings = tomllib.loads(_read("pyproject.toml"))["project"]
     groups = [settings["dependencies"], *settings["optional-dependencies"].values()]
     wanted = {re.match(r"[\w.-]+", entry)[0] for group in groups for entry in group} - {"holdfast-lm"}
-    rows = re.findall(r"^\| (`[^|]*) \|", _read("docs/dependencies.md"), re.MULTILINE)
+    page = _read("docs/dependencies.md").partition("## Tested versions")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     refuse(wanted - named, remedy="has no line in docs/dependencies.md: what for, and why not our own code")
     refuse(named - wanted, remedy="is no longer a dependency: delete its line in docs/dependencies.md")
+
+
+def test_the_license_of_every_package_is_listed():
+    """docs/licenses.md lists each package that a run may need, with the extras that need it, and no other."""
+    project = tomllib.loads(_read("pyproject.toml"))["project"]
+    wanted = {re.match(r"[\w.-]+", entry)[0]: set() for entry in project["dependencies"]}
+    for extra in project["optional-dependencies"].keys() - {"bench", "dev", "docs", "test"}:
+        for entry in project["optional-dependencies"][extra]:
+            wanted.setdefault(re.match(r"[\w.-]+", entry)[0], set()).add(extra)
+    required = _licenses("Required", r"()")
+    optional = _licenses("Optional", r" ([\w, -]+) \|")
+    assert required | optional == {name: ", ".join(sorted(extras)) for name, extras in wanted.items()}
+    assert not required.keys() & optional.keys()
+
+
+def test_the_page_on_installation_lists_each_python():
+    """docs/installation.md has a row for each version of Python that pyproject.toml names, and for no other."""
+    project = tomllib.loads(_read("pyproject.toml"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert named
+    assert re.findall(r"^\| (3\.\d+) \|", _read("docs/installation.md"), re.MULTILINE) == named
+    assert project["requires-python"] == f">={named[0]}"
+
+
+def _licenses(section, last):
+    """Return the last column of a table of docs/licenses.md by the packages of the first; each has a license."""
+    table = _read("docs/licenses.md").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    rows = re.findall(rf"^\| `([\w.-]+)` \| [^|]+ \| [^|]+ \|{last}$", table, re.MULTILINE)
+    assert len(rows) == table.count("\n| `")
+    return {name: ", ".join(sorted(note.split(", "))) for name, note in rows}
 
 
 def test_quoted_code_is_the_code():

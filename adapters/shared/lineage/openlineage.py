@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.domain.errors import ConfigurationError
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,14 +64,12 @@ class OpenLineageSink:
 
 
 def _run_event(event: LineageEvent) -> Any:
-    from importlib.metadata import version
-
     from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, processing_engine_run, set_producer
 
     set_producer(_PRODUCER)
     facets: dict[str, Any] = {
-        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(version("holdfast-lm"), "holdfast")
+        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(__version__, "holdfast")
     }
     if event.error is not None:
         facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(event.error, "PYTHON")

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import jsonschema
+import pydantic
 import pytest
+from packaging.version import Version
 
 from holdfast.configs.json_schema import schema_text, settings_schema
 from holdfast.configs.plain import to_plain
@@ -81,6 +83,7 @@ def test_the_ready_configurations_are_valid(validator, name):
     assert list(validator.iter_errors(read_yaml(text))) == []
 
 
+@pytest.mark.skipif(Version(pydantic.VERSION) < Version("2.14"), reason="older pydantic leaves out two bounds")
 def test_the_schema_in_the_package_is_current():
     """The file that the configurations name is what `config --schema` prints."""
     assert (FOLDER / "settings.schema.json").read_text(encoding="utf-8") == schema_text() + "\n"

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from holdfast.configs.json_schema import settings_schema
 from holdfast.configs.recipes import list_recipes, write_recipe
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.shipped_files import FOLDER, ready_names
@@ -23,8 +22,9 @@ def test_a_recipe_is_a_file_of_settings(tmp_path, monkeypatch, name):
     assert f"configs/{name}.yaml" not in text
     assert load_settings([path], [], {}).settings == load_settings([Path(name)], [], {}).settings
     header = text.splitlines()[0]
-    assert json.loads(Path(header.partition("$schema=")[2]).read_text()) == settings_schema()
-    assert list(Draft202012Validator(settings_schema()).iter_errors(read_yaml(text))) == []
+    schema = json.loads(Path(header.partition("$schema=")[2]).read_text())
+    assert schema["title"] == "Settings of Holdfast"
+    assert list(Draft202012Validator(schema).iter_errors(read_yaml(text))) == []
     assert f"{name} " in list_recipes()
 
 
