@@ -92,8 +92,8 @@ def with_table(page: str, lowest: Mapping[str, str], tests: str) -> str:
     words = (
         f"The tests{f' of {tests}' if tests else ''} were run on {date} on {system} with Python "
         f"{platform.python_version()} and the lowest versions that `pyproject.toml` allows. The newest versions are "
-        "those of the environment in which the whole suite runs. `make lowest` repeats the test, and "
-        "`python scripts/check_lowest_versions.py record` writes this section."
+        "those of the environment in which the whole suite runs. The target `lowest` of make runs the default suite "
+        "with the lowest versions, and `python scripts/check_lowest_versions.py record` writes this section."
     )
     table = ["| package | lowest | newest |", "|---|---|---|", *rows]
     return "\n".join([before, "", HEADING, *_wrapped(words), "", *table]) + "\n"
