@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.secret_masking import mask, mask_url
-from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings import TrainSettings, usual_settings
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -101,15 +101,10 @@ def _name_of(settings: TrainSettings) -> str:
 
 def _identity(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings that identify a run, by dotted key; defaults are left out, so settings can be added."""
-    plain = mask(_chosen(settings, _reference(settings)), mask_url)
+    plain = mask(_chosen(settings, usual_settings(settings.data.kind)), mask_url)
     found = {".".join(path): value for path, value in leaves(plain)}
     kinds = {f"{section}.kind": getattr(settings, section).kind for section in _KINDS}
     return {key: value for key, value in (found | kinds).items() if is_identity(key) or _PATH_OF_SOURCE.fullmatch(key)}
-
-
-def _reference(settings: TrainSettings) -> TrainSettings | None:
-    """Return the settings whose values are the defaults of ``settings``, None for those of each section alone."""
-    return TrainSettings() if settings.data.kind == "python_library" else None
 
 
 def _chosen(value: Any, reference: Any = None) -> Any:

@@ -278,3 +278,20 @@ def _check_pipeline(mesh: MeshSettings, optimizer: Any, model: Any, data: Any) -
     if msg:
         msg = f"has mesh.pipeline, which {msg}"
         raise ValueError(msg)
+
+
+def usual_settings(data_kind: str) -> TrainSettings:
+    """Return the settings of a run on data of ``data_kind`` if nothing but its data is given.
+
+    The section of the data is that of the Python standard library, whose recipe holds for no other kind.
+    """
+    if data_kind == PythonLibraryDataSettings.model_fields["kind"].default:
+        return TrainSettings()
+    run, data, optimizer = RunSettings(), PythonLibraryDataSettings(), AccelerateOptimizerSettings()
+    return TrainSettings.model_validate(
+        {
+            "run": {"budget": run.budget.model_dump()},
+            "data": {"sequence_length": data.sequence_length},
+            "optimizer": {"algorithm": optimizer.algorithm, "learning_rate": optimizer.learning_rate},
+        }
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, ge
 from holdfast.configs.plain import to_plain
 from holdfast.configs.sections.base import PLUGIN, Section
 from holdfast.configs.sections.sources import FilesSource, MixtureSource
-from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings import TrainSettings, usual_settings
 from holdfast.configs.strict_yaml import write_yaml
 from holdfast.configs.synonyms import meaning_of
 from holdfast.domain.errors import ConfigurationError
@@ -217,7 +217,7 @@ def _whose(section: str, name: str, kinds: list[str]) -> str:
 
 def _default(name: str, kind: str, field: FieldInfo) -> str:
     if kind in ("", *built_in_kinds(name.partition(".")[0])[:1]):
-        value = to_plain(TrainSettings())
+        value = to_plain(usual_settings("files"))
         for key in name.split("."):
             if value is None:  # a section that is not set
                 break

@@ -12,7 +12,7 @@ from holdfast.bootstrap.run_folder.folder import flatten
 from holdfast.configs.plain import to_plain
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import MASK
-from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings import usual_settings
 from holdfast.configs.settings_catalog import field_of_entry, settings_by_name
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.strict_yaml import write_yaml
@@ -46,7 +46,7 @@ class RepeatCommand:
 
 def with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
     """Return the recorded ``settings`` (nested) in their order, each with its default for the kind of its section."""
-    usual = to_plain(TrainSettings())
+    usual = to_plain(usual_settings(_kind_of(settings.get("data"))))
     flat, catalog, recorded = flatten(usual), settings_by_name(), flatten(settings)
 
     def default_of(name: str) -> tuple[bool, Any]:

@@ -76,8 +76,8 @@ def test_every_setting_is_described():
             assert field.description.endswith("."), name
     listing = describe_settings()
     assert {line.split()[0].rstrip(":") for line in listing.splitlines()} == set(settings_by_name())
-    assert "optimizer.learning_rate = 0.01 (kind accelerate): " in listing
-    assert "run.budget.steps = 150: " in listing
+    assert "optimizer.learning_rate = 0.003: " in listing
+    assert "run.budget.steps = 350: " in listing
 
 
 def test_no_setting_of_ours_is_taken_for_a_secret():

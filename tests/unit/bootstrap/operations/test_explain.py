@@ -54,7 +54,7 @@ def failed(folder, attempt, **changes):
 def test_how_a_run_stands_follows_from_its_last_start(tmp_path, events, state):
     """The first line tells the state and the last step, whatever was in earlier starts."""
     first, *_ = explain(run_folder(tmp_path, events, last_step=8)).splitlines()
-    assert first == f"{tmp_path} · {state} · step 8 of 350"
+    assert first == f"{tmp_path} · {state} · step 8 of 150"
 
 
 @pytest.mark.parametrize("run", [None, [], "text", {"budget": 5}, {"budget": {"steps": "many"}}])
