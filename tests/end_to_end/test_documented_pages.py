@@ -87,6 +87,7 @@ ADDITIONS = {
     "soak --faults 100": ["--faults", "2"],
     "tune --space": ["--trials", "2", "run.budget.steps=3", "evaluation.max_tokens=4096"],
     "tune --find-lr": ["--steps", "20"],
+    "launch skypilot --gpus 8": ["optimizer.batch_size=8"],
 }
 """What is added to the end of a command that has these words, so that it takes seconds."""
 SHORT = {
