@@ -34,6 +34,14 @@ _SIGNALED = 128
 _OUR_PACKAGE = "holdfast"
 _OF_A_PATH = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS}
 """Errors that no mistake of this program causes."""
+_NO_MEMORY = (
+    "this machine, or the limit of this process (ulimit -v, the container), has too little memory: free some, "
+    "raise the limit, or choose a smaller model.size"
+)
+_NO_THREAD = (
+    "the system lets this process start no further thread: raise its limit of memory (ulimit -v), "
+    "of processes (ulimit -u) or of the container (pids.max)"
+)
 
 
 class ExitCode(IntEnum):
@@ -137,7 +145,7 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _sentence_on(error: BaseException) -> str | None:
-    """Return a sentence if a plugin raised ``error`` or the system refuses a path, None if it may be a mistake here."""
+    """Return a sentence on an error of a plugin or of the system, None if it may be a mistake here."""
     from holdfast.adapters.shared.files.file_operations import explain
     from holdfast.bootstrap.wiring.plugins import blame
 
@@ -145,6 +153,10 @@ def _sentence_on(error: BaseException) -> str | None:
         return sentence
     if isinstance(error, OSError) and error.errno in _OF_A_PATH and error.filename is not None:
         return f"{error.filename} cannot be used, {explain(error)}"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return _NO_MEMORY
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # the words of Python's threading
+        return _NO_THREAD
     return None
 
 

@@ -70,11 +70,18 @@ def take_lock(folder: Path) -> int:
         raise StateError(msg) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(lock)
         who = holder_of(folder)
         description = f" ({who})" if who is not None else ""
         msg = f"another process trains in {folder}{description}: wait for it, end it, or give this run another run.name"
+        raise StateError(msg) from error
+    except OSError as error:
+        os.close(lock)
+        msg = (
+            f"the run folder {folder} cannot be locked: {error.strerror}; choose one with run.dir "
+            "on a file system that has locks, so that no second process trains in it"
+        )
         raise StateError(msg) from error
     with suppress(OSError):  # the lock is what counts: a full disk only leaves it unknown who holds it
         _sign(lock, Holder.of_this_process())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 
 import pytest
@@ -55,6 +56,25 @@ def test_a_path_that_the_system_refuses_is_one_sentence(number, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: /private/run.json cannot be used, ")
     assert "check the disk" not in line
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (MemoryError(), "too little memory: free some, raise the limit"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "too little memory: free some, raise the limit"),
+        (RuntimeError("can't start new thread"), r"no further thread: raise its limit of memory \(ulimit -v\)"),
+    ],
+)
+def test_a_limit_of_the_system_is_one_sentence(error, remedy, capsys):
+    """A process without memory, or that may start no thread, is told which limit to raise."""
+
+    def command():
+        raise error
+
+    assert guarded(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(remedy, line)
 
 
 def test_a_note_of_another_package_is_no_place(tmp_path, capsys):

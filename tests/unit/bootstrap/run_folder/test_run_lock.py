@@ -1,5 +1,7 @@
 """Who writes in a run folder."""
 
+import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -79,3 +81,15 @@ def test_the_lock_goes_with_its_holder(tmp_path):
         assert is_locked(tmp_path)
     assert not is_locked(tmp_path)
     RunFolder(tmp_path).close()
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    """A folder that cannot be locked is refused for that reason, not because of another process."""
+
+    def no_locks(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(StateError, match=r"cannot be locked: No locks available; choose one with run\.dir") as refused:
+        RunFolder(tmp_path)
+    assert "another process" not in str(refused.value)
