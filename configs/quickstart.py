@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 STEPS = 150
 SEQUENCE_LENGTH = 256
 ALGORITHM, LEARNING_RATE = "muon", 1e-2
-_OTHER_OPTIMIZERS = frozenset({"algorithm", "sharding", "offload"})
 
 
 def quickstart_recipe(
@@ -51,6 +50,7 @@ def quickstart_recipe(
 
 
 def _is_usual(optimizer: OptimizerSettings, distributed: DistributedSettings) -> bool:
-    is_on_a_mesh = mesh_settings(distributed) != MeshSettings()
-    is_chosen = bool(_OTHER_OPTIMIZERS & optimizer.model_fields_set)
-    return isinstance(optimizer, AccelerateOptimizerSettings) and not is_on_a_mesh and not is_chosen
+    if not isinstance(optimizer, AccelerateOptimizerSettings) or "algorithm" in optimizer.model_fields_set:
+        return False
+    is_divided = optimizer.sharding == "fsdp2" or optimizer.offload or mesh_settings(distributed) != MeshSettings()
+    return not is_divided

@@ -241,7 +241,11 @@ class TrainSettings(BaseSettings):
     @field_validator("profile")
     @classmethod
     def _begins_within_the_run(cls, profile: ProfileSettings, info: ValidationInfo) -> ProfileSettings:
-        steps = info.data["run"].budget.steps if "run" in info.data else None
+        names = ("run", "data", "model", "optimizer", "distributed")
+        if not all(name in info.data for name in names):  # one of them has a mistake, which is reported
+            return profile
+        recipe: dict[str, Any] = {**quickstart_recipe(*(info.data[name] for name in names))}
+        steps = recipe.get("run", info.data["run"]).budget.steps
         if profile.bounds is not None and steps is not None and profile.bounds[0] > steps:
             msg = f"has steps {profile.steps}, but run.budget.steps ends the run at step {steps}: choose earlier steps"
             raise ValueError(msg)

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
 
 
 def chosen(*overrides):
@@ -23,6 +24,8 @@ def chosen(*overrides):
         (("optimizer.learning_rate=1e-3",), (150, 256, "muon", 1e-3)),
         (("optimizer.algorithm=adamw",), (150, 256, "adamw", 3e-3)),
         (("optimizer.sharding=fsdp2",), (150, 256, "adamw", 3e-3)),
+        (("optimizer.sharding=auto", "optimizer.offload=false"), (150, 256, "muon", 1e-2)),
+        (("optimizer.offload=true",), (150, 256, "adamw", 3e-3)),
         (("distributed.mesh.tensor=2",), (150, 256, "adamw", 3e-3)),
         (("model.path=gpt2",), (150, 256, "adamw", 3e-3)),
         (("model.lora.rank=4", "model.path=gpt2"), (150, 256, "adamw", 3e-3)),
@@ -33,6 +36,14 @@ def chosen(*overrides):
 def test_the_recipe_fills_what_is_not_given(overrides, expected):
     """On the standard library the recipe holds for each setting that nobody gave, and for no other data."""
     assert chosen(*overrides) == expected
+
+
+def test_a_profile_of_steps_after_its_end_is_refused():
+    """Steps of ``profile`` are compared with those of the recipe, not with the steps on other data."""
+    load_settings([], ["profile.steps=140:150"], {})
+    load_settings([], ["profile.steps=200:210", "data.path=texts"], {})
+    with pytest.raises(ConfigurationError, match=r"ends the run at step 150: choose earlier steps"):
+        load_settings([], ["profile.steps=200:210"], {})
 
 
 def test_hosts_get_the_recipe_too():
