@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.run import Run
 
 _HELP = """\
-Without any setting it trains a small Llama on this machine's Python standard library for about two minutes.
+Without any setting it trains a small Llama on this machine's Python standard library, on two CPU cores in about
+a minute and a half.
 The same command continues an unfinished run from its newest valid checkpoint.
 
 examples:
