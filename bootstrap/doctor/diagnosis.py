@@ -16,12 +16,15 @@ from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.bootstrap.doctor.device_checks import judge_devices, probe_torch
 from holdfast.bootstrap.doctor.finding import Check, Finding, bad, good
 from holdfast.bootstrap.doctor.installed_software import (
+    PACKAGE,
     allowed_python,
     check_extras,
     check_packages,
     check_python,
     check_secrets,
+    installed_version,
     requirements,
+    warn_of_checkout,
 )
 from holdfast.bootstrap.doctor.machine_limits import (
     bind_briefly,
@@ -96,9 +99,7 @@ def diagnose(settings: TrainSettings, seconds: float, show: ShowPhase = show_not
     """
     facts: dict[str, Any] = {}
     software = [
-        Check("python", lambda: [check_python(allowed_python())], seconds),
-        Check("packages", lambda: check_packages(requirements()), seconds),
-        Check("extras", lambda: check_extras(needed_extras(settings), requirements()), seconds),
+        *version_checks(settings, seconds),
         Check("plugins", lambda: check_plugins(settings), seconds),
         Check("secrets", lambda: check_secrets(settings), seconds),
     ]
@@ -112,6 +113,17 @@ def diagnose(settings: TrainSettings, seconds: float, show: ShowPhase = show_not
     show("network and clock")
     found += perform_together(_network(settings, seconds))
     return found + perform_together([Check("clock", lambda: look_at_clock(settings, seconds), seconds)])
+
+
+def version_checks(settings: TrainSettings, seconds: float) -> Sequence[Check]:
+    """Return the checks of Python, packages and extras; without an installation, one that says so in their place."""
+    if installed_version(PACKAGE) is None:
+        return [Check("packages", lambda: [warn_of_checkout()], seconds)]
+    return [
+        Check("python", lambda: [check_python(allowed_python())], seconds),
+        Check("packages", lambda: check_packages(requirements()), seconds),
+        Check("extras", lambda: check_extras(needed_extras(settings), requirements()), seconds),
+    ]
 
 
 def _num_processes(settings: TrainSettings, num_gpus: int) -> int:
