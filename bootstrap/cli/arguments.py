@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,10 +74,23 @@ def add_runs_of(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def run_folder(text: str) -> Path:
-    """Return the folder of a run: ``text`` itself if it exists, or else the folder of that name in ``runs``, if any."""
-    path = Path(text)
-    by_name = Path("runs") / path
-    return by_name if len(path.parts) == 1 and not path.exists() and by_name.is_dir() else path
+    """Return the folder of a run: ``text`` itself, or, if it is a name without a slash, that folder in ``runs``.
+
+    If both exist, the one that holds the record of a run is meant, and ``text`` itself if both or neither do.
+    """
+    path, by_name = Path(text), Path("runs", text)
+    is_name = "/" not in text and path.name not in ("", "..")
+    if not is_name or not os.path.isdir(by_name):  # noqa: PTH112  unlike Path.is_dir, it never raises
+        return path
+    if not os.path.exists(path):  # noqa: PTH110  unlike Path.exists, it never raises
+        return by_name
+    return by_name if _holds_run(by_name) and not _holds_run(path) else path
+
+
+def _holds_run(folder: Path) -> bool:
+    from holdfast.bootstrap.run_folder.layout import RECORD
+
+    return os.path.isfile(folder / RECORD)  # noqa: PTH113  unlike Path.is_file, it never raises
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
