@@ -57,6 +57,11 @@ def _complete_by(argument: argparse.Action, completer: Callable[..., Iterable[st
     vars(argument)["completer"] = completer  # by which argcomplete finds it
 
 
+def complete_runs(argument: argparse.Action) -> None:
+    """Have the shell offer runs for ``argument``."""
+    _complete_by(argument, runs_for)
+
+
 def takes_settings(parser: argparse.ArgumentParser) -> bool:
     """Return whether ``add_settings`` was called for the parser of a command."""
     return parser.get_default("takes_settings") is True
@@ -65,12 +70,12 @@ def takes_settings(parser: argparse.ArgumentParser) -> bool:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add a run, by name or folder, to a command's arguments."""
     text = "a run: its folder, such as runs/default, or its name in runs"
-    _complete_by(parser.add_argument("run", type=run_folder, metavar="RUN", help=text), runs_for)
+    complete_runs(parser.add_argument("run", type=run_folder, metavar="RUN", help=text))
 
 
 def add_runs_of(parser: argparse.ArgumentParser, text: str) -> None:
     """Add one or more runs, by name or folder, to a command's arguments, with the help ``text``."""
-    _complete_by(parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help=text), runs_for)
+    complete_runs(parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help=text))
 
 
 def run_folder(text: str) -> Path:
@@ -96,7 +101,7 @@ def _holds_run(folder: Path) -> bool:
 def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     """Add a run folder or the folder of one checkpoint, under ``name``, and the choice of a checkpoint in a run."""
     text = "a run: its folder, such as runs/default, or its name in runs; or the folder of one checkpoint"
-    _complete_by(parser.add_argument(name, type=run_folder, metavar="RUN", help=text), runs_for)
+    complete_runs(parser.add_argument(name, type=run_folder, metavar="RUN", help=text))
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--step", type=whole(1, 10**18 - 1), metavar="N", help="use the checkpoint of step N, not the newest"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.adapters.shared.audit.audit_log import AuditLog
 from holdfast.bootstrap.cli.arguments import run_folder
+from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.cli.shell_completion import runs_for
 
 
@@ -48,3 +50,14 @@ def test_the_shell_offers_names_and_folders():
     """Completion offers a run by its name and by its folder."""
     offered = set(runs_for(""))
     assert {"mine", "runs/mine"} <= offered
+
+
+def test_the_audit_of_a_run_is_found_by_name(capsys):
+    """``audit`` takes the name of a run, before which a file of that name is meant."""
+    AuditLog(Path("runs/gpt2/audit.jsonl")).close()
+    assert main(["audit", "gpt2"]) == 0
+    assert capsys.readouterr().out == "runs/gpt2/audit.jsonl: no entries\n"
+    Path("gpt2").rmdir()
+    AuditLog(Path("gpt2")).close()
+    assert main(["audit", "gpt2"]) == 0
+    assert capsys.readouterr().out == "gpt2: no entries\n"
