@@ -80,7 +80,7 @@ class RunPlanner:
         """
         self._check()
         settings, ranks = self.request.settings, processes_to_start(self.request.settings)
-        notes = [refuse_from_settings(settings, ranks)]
+        notes = [refuse_from_settings(settings, ranks), _uncounted(settings)]
         settings = with_sizes(settings, {}, _keep, ranks=ranks)
         with phases_shown(is_quiet=is_quiet) as show:
             report = partial(_note, is_quiet=is_quiet)
@@ -255,6 +255,12 @@ def _disk(
         "metrics_bytes": None if metrics is None else round(metrics),
         "free_bytes": known["free_bytes"],
     }
+
+
+def _uncounted(settings: TrainSettings) -> str | None:
+    """Return a note on the checkpoints that are kept by the hour, None without any."""
+    note = "checkpoints of state_store.keep_hours are not counted, as their number depends on the times of the saves"
+    return note if settings.state_store.keep_hours else None
 
 
 def _time(forecast: TimeForecast, length: RunLength, step: float, taken: int) -> dict[str, Any]:
