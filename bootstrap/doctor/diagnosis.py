@@ -8,7 +8,9 @@ import shutil
 import socket
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +70,6 @@ from holdfast.bootstrap.doctor.storage_checks import (
     check_shared_memory,
     check_temporary,
     look_at_folder,
-    nearest_folder,
 )
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
@@ -286,14 +287,14 @@ def look_at_clock(settings: TrainSettings, seconds: float) -> list[Finding]:
     """Return the finding on the clock, by the files of the package and the run and by servers of the settings."""
     places = places_with_clocks(settings)
     server = time_of_servers(places, lambda url: send_request(url, seconds / max(2, len(places) + 1)))
-    folder = nearest_folder(settings.run.directory)
-    newest = max((file.lstat().st_mtime for file in _some_files(folder)), default=0.0)
-    installed = Path(__file__).stat().st_mtime
+    newest, installed = _newest_file(settings.run.directory), Path(__file__).stat().st_mtime
     return [check_clock(time.time(), installed, newest, server, needs_network=bool(places))]
 
 
-def _some_files(folder: Path) -> Iterator[Path]:
-    for number, file in enumerate(folder.iterdir()):
-        if number == _NEWEST_FILES:
-            return
-        yield file
+def _newest_file(folder: Path) -> float:
+    """Return the time of the newest of some files of the run in ``folder``, 0 without a folder that can be listed."""
+    newest = 0.0
+    with suppress(OSError):  # that of a new run; another cause is a finding on the folder itself
+        for file in islice(folder.iterdir(), _NEWEST_FILES):
+            newest = max(newest, file.lstat().st_mtime)
+    return newest
