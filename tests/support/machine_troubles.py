@@ -49,10 +49,11 @@ def other_torch(tmp_path, monkeypatch):
 
 @trouble("warning", "pip install -e .")
 def checkout_without_installation(tmp_path, monkeypatch):
-    for module in (installed_software, diagnosis):
-        monkeypatch.setattr(module, "PACKAGE", "holdfast-lm-that-is-not-installed")
     needs_extra = settings_of("data.path=s3://bucket/texts/*.jsonl")
-    (finding,) = perform_together(diagnosis.version_checks(needs_extra, 5.0))
+    with monkeypatch.context() as patch:  # what is documented is looked up in the real package
+        for module in (installed_software, diagnosis):
+            patch.setattr(module, "PACKAGE", "holdfast-lm-that-is-not-installed")
+        (finding,) = perform_together(diagnosis.version_checks(needs_extra, 5.0))
     return finding
 
 
