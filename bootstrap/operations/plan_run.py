@@ -80,7 +80,7 @@ class RunPlanner:
         """
         self._check()
         settings, ranks = self.request.settings, processes_to_start(self.request.settings)
-        notes = [refuse_from_settings(settings, ranks), _uncounted(settings)]
+        notes = [refuse_from_settings(settings, ranks)]
         settings = with_sizes(settings, {}, _keep, ranks=ranks)
         with phases_shown(is_quiet=is_quiet) as show:
             report = partial(_note, is_quiet=is_quiet)
@@ -98,7 +98,7 @@ class RunPlanner:
             "shares": _shares(container.mixture()),
             "free_bytes": _free_bytes(settings.run.directory),
             "token_bytes": None,
-            "notes": [note for note in notes if note],
+            "notes": [note for note in (*notes, _uncounted(settings)) if note],
         }
         if not self.request.steps:
             return self._by_formulas(settings, known, number, ranks, hardware, tokenizer.vocabulary_size)
