@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from pathlib import Path
 
 from holdfast.configs.shipped_files import FOLDER, list_ready, ready_names
@@ -19,7 +20,8 @@ def list_recipes() -> str:
 def write_recipe(name: str, target: Path | None = None) -> Path:
     """Write the recipe ``name`` to ``target``, by default ``<name>.yaml`` here; return the path of the new file.
 
-    Its first line tells editors where the JSON Schema of this installation is, and its examples name the new file.
+    Its first line tells editors the URI of the JSON Schema of this installation, and its examples name the new file,
+    quoted for a shell.
     Raises ``ConfigurationError`` for an unknown name, and if the file exists or cannot be written.
     """
     name = name.removesuffix(".yaml")
@@ -30,10 +32,10 @@ def write_recipe(name: str, target: Path | None = None) -> Path:
         raise ConfigurationError(msg)
     path = target or Path(f"{name}.yaml")
     _, *lines = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
-    text = "".join(lines).replace(f"configs/{name}.yaml", str(path))
+    text = "".join(lines).replace(f"configs/{name}.yaml", shlex.quote(str(path)))
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(f"# yaml-language-server: $schema={FOLDER / _SCHEMA}\n{text}")
+            file.write(f"# yaml-language-server: $schema={(FOLDER / _SCHEMA).as_uri()}\n{text}")
     except FileExistsError:
         msg = f"{path} exists and was left as it is: choose another file with --output"
         raise ConfigurationError(msg) from None

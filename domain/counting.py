@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def counted(number: int, noun: str) -> str:
-    """Return ``number`` with its ``noun`` in the singular or the plural: 1 step, 2 steps."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return ``number`` with its ``noun`` or the ``plural``, which by default ends with an s: 1 step, 2 steps."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -1,7 +1,7 @@
 """Runs tests with the lowest version of each package that pyproject.toml allows, or records which versions were tested.
 
 ``check`` needs the program uv. It installs Holdfast with the lowest versions of its direct dependencies into a virtual
-environment of its own and runs tests there.
+environment of its own, also if the environment is there already, and runs tests there.
 
 ``record`` writes the lowest versions, those of the running environment and the date into docs/dependencies.md.
 """
@@ -52,18 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [*(sys.argv[1:] if arguments is None else arguments)]
     end = given.index("--") if "--" in given else len(given)
     options = parser.parse_args(given[:end])
-    python = options.environment / "bin/python"
+    environment = options.environment.resolve()
+    python = environment / "bin/python"
     if options.action == "record":
         if not python.is_file():
-            parser.error(f"{options.environment} is no virtual environment: make it with check first")
+            parser.error(f"{environment} is no virtual environment: make it with check first")
         PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), versions_of(python), options.tests), "utf-8")
         return 0
     if shutil.which("uv") is None:
         parser.error("the program uv is not installed: run pip install uv")
     if not python.is_file():
-        _run("uv", "venv", "--quiet", "--python", options.python, str(options.environment))
-        target = ["--python", str(python), "--resolution", "lowest-direct", "--compile-bytecode"]
-        _run("uv", "pip", "install", *target, "--editable", ".[test]")
+        _run("uv", "venv", "--quiet", "--python", options.python, str(environment))
+    target = ["--python", str(python), "--resolution", "lowest-direct", "--compile-bytecode"]
+    exactly = ["--upgrade", "--exact"]  # versions that an older pyproject.toml allowed are not kept
+    _run("uv", "pip", "install", *target, *exactly, "--editable", ".[test]")
     folders = QUICK if options.quick else []
     lenient = ["-W", "default"]  # old libraries warn about newer ones that they use
     return _run(str(python), "-m", "pytest", *lenient, *folders, *given[end + 1 :], is_checked=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -10,17 +11,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages into the folder that the arguments name; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    text = "the folder of the pages: a new one, or one below build/, which is emptied first"
+    parser.add_argument("target", type=Path, metavar="FOLDER", help=text)
+    target = parser.parse_args(arguments).target.resolve()
+    is_ours = target.is_relative_to(BUILD) and target != BUILD
+    if target.exists() and not (is_ours and target.is_dir()):
+        parser.error(f"{target} exists and is no folder below {BUILD}, so it is not emptied: name another folder")
+    collect(target)
+    return 0
+
+
 def collect(target: Path) -> None:
-    """Write the pages into the folder ``target``, which is emptied first."""
-    shutil.rmtree(target, ignore_errors=True)
+    """Write the pages into the folder ``target``, which is deleted first if it exists."""
+    if target.exists():
+        shutil.rmtree(target)
     shutil.copytree(ROOT / "docs", target)
     waiting = [(page, target / page.relative_to(ROOT / "docs")) for page in sorted((ROOT / "docs").rglob("*.md"))]
     done = {destination for _, destination in waiting}
@@ -74,4 +90,4 @@ def _to_place(places: dict[str, Path], destination: Path) -> Callable[[re.Match[
 
 
 if __name__ == "__main__":
-    collect(Path(sys.argv[1]))
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,11 @@ def _complete_by(argument: argparse.Action, completer: Callable[..., Iterable[st
     vars(argument)["completer"] = completer  # by which argcomplete finds it
 
 
+def complete_runs(argument: argparse.Action) -> None:
+    """Have the shell offer runs for ``argument``."""
+    _complete_by(argument, runs_for)
+
+
 def takes_settings(parser: argparse.ArgumentParser) -> bool:
     """Return whether ``add_settings`` was called for the parser of a command."""
     return parser.get_default("takes_settings") is True
@@ -64,25 +70,38 @@ def takes_settings(parser: argparse.ArgumentParser) -> bool:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add a run, by name or folder, to a command's arguments."""
     text = "a run: its folder, such as runs/default, or its name in runs"
-    _complete_by(parser.add_argument("run", type=run_folder, metavar="RUN", help=text), runs_for)
+    complete_runs(parser.add_argument("run", type=run_folder, metavar="RUN", help=text))
 
 
 def add_runs_of(parser: argparse.ArgumentParser, text: str) -> None:
     """Add one or more runs, by name or folder, to a command's arguments, with the help ``text``."""
-    _complete_by(parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help=text), runs_for)
+    complete_runs(parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help=text))
 
 
 def run_folder(text: str) -> Path:
-    """Return the folder of a run: ``text`` itself if it exists, or else the folder of that name in ``runs``, if any."""
-    path = Path(text)
-    by_name = Path("runs") / path
-    return by_name if len(path.parts) == 1 and not path.exists() and by_name.is_dir() else path
+    """Return the folder of a run: ``text`` itself, or, if it is a name without a slash, that folder in ``runs``.
+
+    If both exist, the one that holds the record of a run is meant, and ``text`` itself if both or neither do.
+    """
+    path, by_name = Path(text), Path("runs", text)
+    is_name = "/" not in text and path.name not in ("", "..")
+    if not is_name or not os.path.isdir(by_name):  # noqa: PTH112  unlike Path.is_dir, it never raises
+        return path
+    if not os.path.exists(path):  # noqa: PTH110  unlike Path.exists, it never raises
+        return by_name
+    return by_name if _holds_run(by_name) and not _holds_run(path) else path
+
+
+def _holds_run(folder: Path) -> bool:
+    from holdfast.bootstrap.run_folder.layout import RECORD
+
+    return os.path.isfile(folder / RECORD)  # noqa: PTH113  unlike Path.is_file, it never raises
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     """Add a run folder or the folder of one checkpoint, under ``name``, and the choice of a checkpoint in a run."""
     text = "a run: its folder, such as runs/default, or its name in runs; or the folder of one checkpoint"
-    _complete_by(parser.add_argument(name, type=run_folder, metavar="RUN", help=text), runs_for)
+    complete_runs(parser.add_argument(name, type=run_folder, metavar="RUN", help=text))
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--step", type=whole(1, 10**18 - 1), metavar="N", help="use the checkpoint of step N, not the newest"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command
+from holdfast.bootstrap.cli.arguments import add_command, complete_runs, run_folder
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -26,9 +27,15 @@ examples:
 def add_audit(commands: Commands) -> None:
     """Add ``audit`` to ``commands``."""
     parser = add_command(commands, "audit", "verify the audit log of a run's checkpoints", _HELP, audit)
-    parser.add_argument("path", type=Path, metavar="PATH", help="a run folder, or an audit.jsonl")
+    text = "a run: its folder, such as runs/default, or its name in runs; or an audit.jsonl"
+    complete_runs(parser.add_argument("path", type=_audited, metavar="PATH", help=text))
     parser.add_argument("--holding", metavar="HASH", help="the last hash of the log, as stored elsewhere")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _audited(text: str) -> Path:
+    """Return the file ``text``, or the folder of a run."""
+    return Path(text) if os.path.isfile(text) else run_folder(text)  # noqa: PTH113  unlike Path.is_file, it never raises
 
 
 def audit(options: argparse.Namespace) -> int:

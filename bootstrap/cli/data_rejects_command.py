@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command
+from holdfast.bootstrap.cli.arguments import add_command, complete_runs, run_folder
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -28,10 +29,21 @@ examples:
 def add_rejects(commands: Commands) -> None:
     """Add ``rejects`` to ``commands``, the subcommands of ``data``."""
     command = add_command(commands, "rejects", "list the records that a dataset left out", _HELP, rejects)
-    command.add_argument("dataset", type=Path, metavar="DATASET", help="a dataset in a token cache, or a run folder")
+    text = "a dataset in a token cache, or a run: its folder, such as runs/default, or its name in runs"
+    complete_runs(command.add_argument("dataset", type=_dataset, metavar="DATASET", help=text))
     command.add_argument("--json", action="store_true", help="print one JSON object for each record")
     text = "the key of encrypted tokens, as in data.cache.encryption.key_from"
     command.add_argument("--key-from", metavar="PLACE", help=text)
+
+
+def _dataset(text: str) -> Path:
+    """Return the token cache or the dataset ``text``, or the folder of a run."""
+    from holdfast.adapters.shared.token_store.token_folder import MARKER
+
+    path = Path(text)
+    markers = (path / MARKER, path.parent / MARKER)
+    is_in_cache = any(os.path.isfile(marker) for marker in markers)  # noqa: PTH113  unlike Path.is_file, it never raises
+    return path if is_in_cache else run_folder(text)
 
 
 def rejects(options: argparse.Namespace) -> int:

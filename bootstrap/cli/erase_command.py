@@ -35,7 +35,7 @@ def add_erase(commands: Commands) -> None:
     """Add ``erase`` to ``commands``."""
     summary = "make checkpoints of a run, or encrypted tokens, unreadable for good"
     parser = add_command(commands, "erase", summary, _HELP, erase)
-    text = "a run folder, such as runs/default, or the folder of an encrypted token cache"
+    text = "the folder of a run, such as runs/default (not its name alone), or of an encrypted token cache"
     parser.add_argument("path", type=Path, metavar="PATH", help=text)
     step = whole(1, 10**18 - 1)
     parser.add_argument("steps", type=step, nargs="*", metavar="STEP", help="the step of a checkpoint")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _HELP = """\
 Reads a file of TrainingArguments, as TrainingArguments.to_json_string() gives it, or as YAML. Prints the settings for
---config. Comments name each argument that has no setting, and why. The data, the number of epochs and the number of
-processes are not among them: set data.path, data.epochs and optimizer.batch_size.
+--config. Comments name each argument that has no setting, and why. The data and the number of processes are not among
+them: set data.path and optimizer.batch_size.
 
 example:
   %(prog)s arguments.json > trainer.yaml

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,6 @@ def init(options: argparse.Namespace) -> int:
         print(list_recipes())
         return ExitCode.FINISHED
     path = write_recipe(options.recipe, options.output)
-    command = in_words_of_caller(f"python -m application train --config {path}")
+    command = in_words_of_caller(f"python -m application train --config {shlex.quote(str(path))}")
     print(f"wrote {path}: set the paths in it, then run\n  {command}")
     return ExitCode.FINISHED

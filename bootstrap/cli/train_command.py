@@ -63,6 +63,8 @@ def add_train(commands: Commands) -> None:
 
 def train(options: argparse.Namespace) -> int:
     """Train, or continue training, and print a summary, with ``--json`` nothing else; return the exit code."""
+    if options.on is not None:
+        options.settings = [f"distributed.kind={options.on}", *options.settings]
     if options.supervise:  # this process stays small: it is there for as long as the run is
         from holdfast.bootstrap.cli.supervise import supervise
 
@@ -78,8 +80,6 @@ def train(options: argparse.Namespace) -> int:
 
     configure_logging()
     set_library_defaults()
-    if options.on is not None:
-        options.settings = [f"distributed.kind={options.on}", *options.settings]
     stop_with_study(options.for_study)
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  only the first rank prints

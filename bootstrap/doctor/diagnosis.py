@@ -8,7 +8,9 @@ import shutil
 import socket
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,15 @@ from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.bootstrap.doctor.device_checks import judge_devices, probe_torch
 from holdfast.bootstrap.doctor.finding import Check, Finding, bad, good
 from holdfast.bootstrap.doctor.installed_software import (
+    PACKAGE,
     allowed_python,
     check_extras,
     check_packages,
     check_python,
     check_secrets,
+    installed_version,
     requirements,
+    warn_of_checkout,
 )
 from holdfast.bootstrap.doctor.machine_limits import (
     bind_briefly,
@@ -61,12 +66,7 @@ from holdfast.bootstrap.doctor.network_checks import (
     time_of_servers,
 )
 from holdfast.bootstrap.doctor.perform_checks import perform_in_turn, perform_together
-from holdfast.bootstrap.doctor.storage_checks import (
-    check_shared_memory,
-    check_temporary,
-    look_at_folder,
-    nearest_folder,
-)
+from holdfast.bootstrap.doctor.storage_checks import check_shared_memory, check_temporary, look_at_folder
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
 from holdfast.bootstrap.wiring.lazy import lazy
@@ -96,9 +96,7 @@ def diagnose(settings: TrainSettings, seconds: float, show: ShowPhase = show_not
     """
     facts: dict[str, Any] = {}
     software = [
-        Check("python", lambda: [check_python(allowed_python())], seconds),
-        Check("packages", lambda: check_packages(requirements()), seconds),
-        Check("extras", lambda: check_extras(needed_extras(settings), requirements()), seconds),
+        *version_checks(settings, seconds),
         Check("plugins", lambda: check_plugins(settings), seconds),
         Check("secrets", lambda: check_secrets(settings), seconds),
     ]
@@ -112,6 +110,17 @@ def diagnose(settings: TrainSettings, seconds: float, show: ShowPhase = show_not
     show("network and clock")
     found += perform_together(_network(settings, seconds))
     return found + perform_together([Check("clock", lambda: look_at_clock(settings, seconds), seconds)])
+
+
+def version_checks(settings: TrainSettings, seconds: float) -> Sequence[Check]:
+    """Return the checks of Python, packages and extras; without an installation, one that says so in their place."""
+    if installed_version(PACKAGE) is None:
+        return [Check("packages", lambda: [warn_of_checkout()], seconds)]
+    return [
+        Check("python", lambda: [check_python(allowed_python())], seconds),
+        Check("packages", lambda: check_packages(requirements()), seconds),
+        Check("extras", lambda: check_extras(needed_extras(settings), requirements()), seconds),
+    ]
 
 
 def _num_processes(settings: TrainSettings, num_gpus: int) -> int:
@@ -274,14 +283,14 @@ def look_at_clock(settings: TrainSettings, seconds: float) -> list[Finding]:
     """Return the finding on the clock, by the files of the package and the run and by servers of the settings."""
     places = places_with_clocks(settings)
     server = time_of_servers(places, lambda url: send_request(url, seconds / max(2, len(places) + 1)))
-    folder = nearest_folder(settings.run.directory)
-    newest = max((file.lstat().st_mtime for file in _some_files(folder)), default=0.0)
-    installed = Path(__file__).stat().st_mtime
+    newest, installed = _newest_file(settings.run.directory), Path(__file__).stat().st_mtime
     return [check_clock(time.time(), installed, newest, server, needs_network=bool(places))]
 
 
-def _some_files(folder: Path) -> Iterator[Path]:
-    for number, file in enumerate(folder.iterdir()):
-        if number == _NEWEST_FILES:
-            return
-        yield file
+def _newest_file(folder: Path) -> float:
+    """Return the time of the newest of some files of the run in ``folder``, 0 without a folder that can be listed."""
+    newest = 0.0
+    with suppress(OSError):  # that of a new run; another cause is a finding on the folder itself
+        for file in islice(folder.iterdir(), _NEWEST_FILES):
+            newest = max(newest, file.lstat().st_mtime)
+    return newest

@@ -12,10 +12,12 @@ from holdfast.bootstrap.wiring.memory_check import OPTIMIZER_BYTES, described_mo
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.domain.training.memory_estimate import FP32
+from holdfast.domain.training.run_forecast import num_checkpoints_kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from holdfast.configs.sections.state_store import ArchiveSettings, RetentionSettings
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.training.memory_fit import SizedModel
 
@@ -34,10 +36,27 @@ def checkpoint_bytes(settings: TrainSettings) -> float | None:
     return number * (FP32 + average + OPTIMIZER_BYTES[optimizer.algorithm])
 
 
-def most_checkpoints(settings: TrainSettings) -> int:
-    """Return the number of checkpoints that may lie on the disk at once, the one that is being written included."""
-    store = settings.state_store
-    return store.keep + store.keep_best + 1
+def most_checkpoints(settings: TrainSettings, rules: RetentionSettings | ArchiveSettings) -> int:
+    """Return the number of checkpoints that ``rules`` keep at once, with the one that is being written.
+
+    Those of ``uncounted_rules`` are left out.
+    """
+    if (steps := _steps(settings)) is None:
+        return rules.keep + rules.keep_best + 1
+    kept = num_checkpoints_kept(
+        steps,
+        every=settings.state_store.every,
+        newest=rules.keep,
+        keep_every=rules.keep_every,
+        best=rules.keep_best,
+    )
+    return kept + 1
+
+
+def uncounted_rules(settings: TrainSettings, rules: RetentionSettings | ArchiveSettings) -> Sequence[str]:
+    """Return the names of the ``rules`` that keep a number of checkpoints which the settings alone do not tell."""
+    names = ["keep_every"] if rules.keep_every and _steps(settings) is None else []
+    return [*names, *(["keep_hours"] if rules.keep_hours else [])]
 
 
 def token_bytes(settings: TrainSettings) -> float | None:
@@ -52,6 +71,17 @@ def token_bytes(settings: TrainSettings) -> float | None:
                 return None
             total += file.stat().st_size * _COMPRESSED.get(file.suffix, 1)
     return total * TOKENS_PER_BYTE * _TOKEN_BYTES
+
+
+def _steps(settings: TrainSettings) -> int | None:
+    """Return the steps of the budget; None if minutes alone or the end of the data may be what ends the run."""
+    budget, batch, length = settings.run.budget, settings.optimizer.batch_size, settings.data.sequence_length
+    if settings.data.epochs is not None:
+        return None
+    limits = [] if budget.steps is None else [budget.steps]
+    if budget.tokens is not None and isinstance(batch, int) and isinstance(length, int):
+        limits.append(-(-budget.tokens // (batch * length)))
+    return min(limits, default=None)
 
 
 def _embedding(settings: TrainSettings, model: SizedModel) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from holdfast.bootstrap.doctor.finding import Finding, bad, good
+from holdfast.bootstrap.doctor.finding import Finding, bad, doubtful, good
 from holdfast.bootstrap.doctor.named_places import database_places
 from holdfast.domain.counting import counted
 
@@ -40,6 +40,12 @@ def allowed_python() -> str:
 def requirements() -> list[Requirement]:
     """Return all requirements of this package, those of its extras included."""
     return [Requirement(line) for line in distribution(PACKAGE).requires or ()]
+
+
+def warn_of_checkout() -> Finding:
+    """Return the finding on a checkout that is not installed, whose requirements are not known to Python."""
+    detail = f"{PACKAGE} is not installed, so no version was compared with what it requires"
+    return doubtful("packages", detail, "run pip install -e . in the checkout")
 
 
 def check_python(allowed: str, found: str = platform.python_version()) -> Finding:

@@ -68,7 +68,7 @@ def check_open_files(soft: int, hard: int, infinity: int = -1) -> Finding:
 
 def check_threads(granted: int, chosen: str | None, num_processes: int) -> Finding:
     """Return whether ``chosen`` threads (OMP_NUM_THREADS) of each process find ``granted`` processors in all."""
-    have = f"{counted(granted, 'processor')} for {counted(num_processes, 'process').replace('processs', 'processes')}"
+    have = f"{counted(granted, 'processor')} for {counted(num_processes, 'process', 'processes')}"
     if num_processes > granted:
         remedy = f"lower distributed.processes to {granted}, or use a machine with more processors"
         return doubtful("processors", have, remedy)

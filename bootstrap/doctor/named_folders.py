@@ -6,17 +6,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.doctor.expected_sizes import checkpoint_bytes, most_checkpoints, token_bytes
+from holdfast.bootstrap.doctor.expected_sizes import (
+    checkpoint_bytes,
+    most_checkpoints,
+    token_bytes,
+    uncounted_rules,
+)
 from holdfast.bootstrap.doctor.named_places import hub_places, is_on_disk
 from holdfast.bootstrap.doctor.storage_checks import CheckedFolder
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.data_streams import cache_folder
 from holdfast.bootstrap.wiring.lazy import lazy_attribute
+from holdfast.configs.sections.state_store import DiskStateStoreSettings
+from holdfast.domain.sizes import size_in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.configs.sections.state_store import ArchiveSettings, RetentionSettings
     from holdfast.configs.settings import TrainSettings
+
+_CONTENTS = "its checkpoints"
 
 
 def named_folders(settings: TrainSettings) -> Mapping[str, Callable[[], CheckedFolder]]:
@@ -35,12 +45,14 @@ def named_folders(settings: TrainSettings) -> Mapping[str, Callable[[], CheckedF
 
 
 def _run_folder(settings: TrainSettings) -> CheckedFolder:
-    one, folder = checkpoint_bytes(settings) or 0.0, settings.run.directory
-    if settings.state_store.kind != "disk":
+    one, folder, store = checkpoint_bytes(settings) or 0.0, settings.run.directory, settings.state_store
+    if not isinstance(store, DiskStateStoreSettings):
         return CheckedFolder("run folder", folder, "run.dir")
     stored = len(RunLayout(folder).durable_steps()) if folder.is_dir() else 0
-    needed = one * max(1, most_checkpoints(settings) - stored)
-    return CheckedFolder("run folder", folder, "run.dir", at_once=one, needed=needed, contents="its checkpoints")
+    needed, contents = one * max(1, most_checkpoints(settings, store) - stored), _contents(settings, store)
+    if store.disk_budget is not None:
+        needed, contents = max(one, min(needed, size_in_bytes(store.disk_budget))), _CONTENTS
+    return CheckedFolder("run folder", folder, "run.dir", at_once=one, needed=needed, contents=contents)
 
 
 def _token_cache(settings: TrainSettings) -> CheckedFolder:
@@ -57,9 +69,9 @@ def _hub_cache(_: TrainSettings) -> CheckedFolder:
 def _archive(settings: TrainSettings) -> CheckedFolder:
     archive = settings.state_store.archive
     assert archive is not None, "there is an archive, or this folder would not be among the named ones"
-    needed = (checkpoint_bytes(settings) or 0.0) * (archive.keep + archive.keep_best + 1)
-    folder = Path(archive.url.rpartition("://")[2]).expanduser()
-    return CheckedFolder("archive", folder, "state_store.archive.url", needed=needed, contents="its checkpoints")
+    needed = (checkpoint_bytes(settings) or 0.0) * most_checkpoints(settings, archive)
+    folder, contents = Path(archive.url.rpartition("://")[2]).expanduser(), _contents(settings, archive)
+    return CheckedFolder("archive", folder, "state_store.archive.url", needed=needed, contents=contents)
 
 
 def _scratch(settings: TrainSettings) -> CheckedFolder:
@@ -67,3 +79,9 @@ def _scratch(settings: TrainSettings) -> CheckedFolder:
     assert encryption is not None, "there is encryption, or this folder would not be among the named ones"
     setting = "state_store.encryption.scratch"
     return CheckedFolder("scratch", encryption.scratch, setting, at_once=one, contents="a decrypted checkpoint")
+
+
+def _contents(settings: TrainSettings, rules: RetentionSettings | ArchiveSettings) -> str:
+    """Return the words for the checkpoints that are counted."""
+    rest = uncounted_rules(settings, rules)
+    return f"{_CONTENTS} without those of {' and '.join(rest)}" if rest else _CONTENTS

@@ -23,12 +23,13 @@ _SCHEMES_OF_DISK = {"file", "local", "memory"}
 
 @dataclass(frozen=True, slots=True)
 class DataPlace:
-    """A path or URL of data, the setting that names it, and the format that the setting gives."""
+    """A path or URL of data, the setting that names it, and the format or the revision that the settings give."""
 
     setting: str
     url: str
     format: str = "auto"
     is_dataset: bool = False
+    revision: str | None = None
 
     @property
     def is_remote(self) -> bool:
@@ -91,7 +92,7 @@ def hub_places(settings: TrainSettings) -> Sequence[HubPlace]:
         if isinstance(path, str) and not names_folder(path) and not Path(path).exists():
             found.setdefault((path, revision), HubPlace(f"{name}.path", path, revision))
     datasets = [place for place in data_places(settings) if place.is_dataset and place.is_remote]
-    return [*found.values(), *(HubPlace(place.setting, place.url, None, "dataset") for place in datasets)]
+    return [*found.values(), *(HubPlace(place.setting, place.url, place.revision, "dataset") for place in datasets)]
 
 
 def http_places(settings: TrainSettings) -> Sequence[HttpPlace]:
@@ -128,7 +129,7 @@ def places_with_clocks(settings: TrainSettings) -> Sequence[str]:
 
 def _places_of(setting: str, section: object) -> Iterator[DataPlace]:
     if isinstance(section, HuggingFaceSource):
-        yield DataPlace(setting, section.path, is_dataset=True)
+        yield DataPlace(setting, section.path, is_dataset=True, revision=section.revision)
     elif isinstance(section, FilesSource):
         yield from (DataPlace(setting, path, section.format) for path in section.path)
     elif isinstance(section, TokensDataSettings):

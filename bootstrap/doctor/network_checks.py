@@ -70,7 +70,7 @@ def check_archive(url: str, open_store: Callable[[], ObjectStore], *, may_write:
 
 def check_hub(place: HubPlace, ask: Callable[[], object], *, is_offline: bool, is_cached: bool) -> Finding:
     """Return whether the hub has the repository of ``place`` for this process, or this machine its files."""
-    name = f"{place.kind} {place.path}"
+    name = f"{place.kind} {place.path}{'' if place.revision is None else f' of revision {place.revision}'}"
     if is_offline:
         if is_cached:
             return good(place.setting, f"{name} is cached on this machine, and HF_HUB_OFFLINE is set")

@@ -98,7 +98,7 @@ class RunPlanner:
             "shares": _shares(container.mixture()),
             "free_bytes": _free_bytes(settings.run.directory),
             "token_bytes": None,
-            "notes": [note for note in notes if note],
+            "notes": [note for note in (*notes, _uncounted(settings)) if note],
         }
         if not self.request.steps:
             return self._by_formulas(settings, known, number, ranks, hardware, tokenizer.vocabulary_size)
@@ -255,6 +255,12 @@ def _disk(
         "metrics_bytes": None if metrics is None else round(metrics),
         "free_bytes": known["free_bytes"],
     }
+
+
+def _uncounted(settings: TrainSettings) -> str | None:
+    """Return a note on the checkpoints that are kept by the hour, None without any."""
+    note = "checkpoints of state_store.keep_hours are not counted, as their number depends on the times of the saves"
+    return note if settings.state_store.keep_hours else None
 
 
 def _time(forecast: TimeForecast, length: RunLength, step: float, taken: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask
+from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -135,17 +136,17 @@ def _record(file: Path, report: ChainReport) -> Mapping[str, Any]:
 
 def _lines(record: Mapping[str, Any], *, is_keyed: bool) -> Sequence[str]:
     place, num_entries, broken = one_line(record["audit"]), record["entries"], record["broken"]
-    counted = f"{num_entries:,} {'entry' if num_entries == 1 else 'entries'}"
+    entries = counted(num_entries, "entry", "entries")
     if num_entries:
-        counted += f" from {one_line(record['first'])} to {one_line(record['last'])}"
+        entries += f" from {one_line(record['first'])} to {one_line(record['last'])}"
     if broken is not None:
         found = f"{place}: line {broken['line']:,} {one_line(broken['reason'])} ({broken['flaw']})"
-        return [found, f"intact before it: {counted}"]
+        return [found, f"intact before it: {entries}"]
     if not num_entries:
         return [f"{place}: no entries"]
     shown = "lines cut off the end" if is_keyed else "lines cut off the end, or a rewritten file"
     return [
-        f"{place}: {counted}, intact",
+        f"{place}: {entries}, intact",
         f"last hash: {record['last_hash']}",
         f"a copy of that hash outside the file reveals {shown}; the file itself cannot",
     ]

@@ -40,12 +40,13 @@ def test_a_plan_without_a_trial_stores_no_tokens(tmp_path):
     """With --no-trial the formulas are printed for a person, what needs a trial is said, and no token is stored."""
     home = tmp_path / "home"
     home.mkdir()
-    done = run_here("plan", *tiny(corpus(tmp_path)), "--no-trial", cwd=home)
+    done = run_here("plan", *tiny(corpus(tmp_path), "state_store.keep_hours=1"), "--no-trial", cwd=home)
     assert done.returncode == 0, done.stderr
     for group in ("model:", "step:", "budget:", "data:", "memory:", "disk:", "time:", "cost:"):
         assert f"\n{group}" in f"\n{done.stdout}"
     assert "by part, by the formula: weights" in done.stdout
     assert "not known without a trial" in done.stdout
+    assert "note:   checkpoints of state_store.keep_hours are not counted" in done.stdout
     assert "row 1 of 1, trained on what is in [[ ]]" in done.stdout
     assert list(home.iterdir()) == []
     assert not (tmp_path / "cache" / "tokens").exists()

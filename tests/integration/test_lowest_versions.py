@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -20,10 +21,22 @@ SCRIPT = "scripts/check_lowest_versions.py"
 ROW = re.compile(r"^\| `(?P<name>[\w.-]+)` \| (?P<lowest>[^|]+) \| (?P<newest>[^|]+) \|$", re.MULTILINE)
 
 
-def run_script(root, *arguments):
+UV = """\
+#!/bin/sh
+echo "$@" >> "{log}"
+if [ "$1" = venv ]; then
+    for last; do :; done
+    mkdir -p "$last/bin"
+    printf '#!/bin/sh\\nexec "{python}" "$@"\\n' > "$last/bin/python"
+    chmod +x "$last/bin/python"
+fi
+"""
+
+
+def run_script(root, *arguments, **options):
     """Run the script of the tree ``root`` with ``arguments``."""
     command = [sys.executable, str(root / SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
 
 
 def table_of(root):
@@ -55,6 +68,24 @@ def test_an_environment_that_is_missing_is_named(tmp_path):
     process = run_script(ROOT, "record", "--environment", str(tmp_path / "none"))
     assert process.returncode == 2
     assert f"{tmp_path / 'none'} is no virtual environment: make it with check first" in process.stderr
+
+
+def test_versions_are_installed_in_an_environment_that_is_there(tmp_path):
+    """A relative environment is made once, in the folder of the caller, and its packages are installed each time."""
+    programs, home, log = tmp_path / "programs", tmp_path / "home", tmp_path / "log"
+    programs.mkdir()
+    home.mkdir()
+    (programs / "uv").write_text(UV.format(log=log, python=sys.executable))
+    (programs / "uv").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    for _ in range(2):
+        process = run_script(ROOT, "check", "--environment", "lowest", "--", "--version", cwd=home, env=environment)
+        assert process.returncode == 0, process.stdout + process.stderr
+    made, *installed = log.read_text().splitlines()
+    assert made.split()[0] == "venv"
+    assert made.split()[-1] == str(home / "lowest")
+    assert len(installed) == 2
+    assert all(f"--python {home / 'lowest/bin/python'}" in line and "--upgrade" in line for line in installed)
 
 
 def test_recorded_versions_are_allowed():

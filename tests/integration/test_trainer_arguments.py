@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from transformers import TrainingArguments
 
 from holdfast.bootstrap.cli.main import main
@@ -26,6 +29,15 @@ def test_the_printed_settings_load(tmp_path, capsys):
     assert (optimizer.betas, optimizer.precision) == ((0.9, 0.999), "bf16")
     rest = {name for name, value in arguments.to_dict().items() if value is not None} - {*SETTINGS, *TOGETHER}
     assert all(f"# {name}: " in printed for name in rest)
+
+
+def test_the_help_asks_for_no_setting_that_is_printed(capsys):
+    """The settings that remain to be set by hand are none that an argument becomes."""
+    with pytest.raises(SystemExit):
+        main(["import-trainer-args", "--help"])
+    named = {*re.findall(r"[a-z]+\.[a-z_]+", capsys.readouterr().out)}
+    assert {"data.path", "optimizer.batch_size"} <= named
+    assert not named & {*SETTINGS.values()}
 
 
 def test_a_value_without_counterpart_is_named():

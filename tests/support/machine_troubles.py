@@ -47,6 +47,16 @@ def other_torch(tmp_path, monkeypatch):
     return next(installed_software.check_packages([Requirement("torch<2.14,>=2.11")], lambda _: "2.9.1+cu126"))
 
 
+@trouble("warning", "pip install -e .")
+def checkout_without_installation(tmp_path, monkeypatch):
+    needs_extra = settings_of("data.path=s3://bucket/texts/*.jsonl")
+    with monkeypatch.context() as patch:  # what is documented is looked up in the real package
+        for module in (installed_software, diagnosis):
+            patch.setattr(module, "PACKAGE", "holdfast-lm-that-is-not-installed")
+        (finding,) = perform_together(diagnosis.version_checks(needs_extra, 5.0))
+    return finding
+
+
 @trouble("error", "install Python >=3.11")
 def old_python(tmp_path, monkeypatch):
     return installed_software.check_python(">=3.11", "3.10.4")

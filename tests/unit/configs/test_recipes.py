@@ -1,16 +1,30 @@
 """Files of settings to begin with."""
 
 import json
+import shlex
+import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from holdfast.bootstrap.cli.main import main
+from holdfast.configs import recipes
 from holdfast.configs.recipes import list_recipes, write_recipe
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.shipped_files import FOLDER, ready_names
 from holdfast.configs.strict_yaml import read_yaml
 from holdfast.domain.errors import ConfigurationError
+
+
+def schema_of(text):
+    """Return the schema that the file with ``text`` names to editors, which read a URI up to the first space."""
+    header = text.splitlines()[0]
+    uri = urlsplit(header.partition("$schema=")[2].split()[0])
+    assert uri.scheme == "file"
+    return json.loads(Path(url2pathname(uri.path)).read_text())
 
 
 @pytest.mark.parametrize("name", ready_names())
@@ -21,11 +35,27 @@ def test_a_recipe_is_a_file_of_settings(tmp_path, monkeypatch, name):
     text = path.read_text()
     assert f"configs/{name}.yaml" not in text
     assert load_settings([path], [], {}).settings == load_settings([Path(name)], [], {}).settings
-    header = text.splitlines()[0]
-    schema = json.loads(Path(header.partition("$schema=")[2]).read_text())
+    schema = schema_of(text)
     assert schema["title"] == "Settings of Holdfast"
     assert list(Draft202012Validator(schema).iter_errors(read_yaml(text))) == []
     assert f"{name} " in list_recipes()
+
+
+def test_paths_may_have_spaces(tmp_path, monkeypatch, capsys):
+    """The commands that ``init`` prints and writes are those of a shell, and editors find the schema of the package."""
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "my packages"
+    package.mkdir()
+    for name in ("own_text.yaml", "settings.schema.json"):
+        shutil.copy(FOLDER / name, package)
+    monkeypatch.setattr(recipes, "FOLDER", package)
+    assert main(["init", "own_text", "--output", "my texts.yaml"]) == 0
+    text = Path("my texts.yaml").read_text()
+    assert schema_of(text)["title"] == "Settings of Holdfast"
+    example = next(line for line in text.splitlines() if " train " in line)
+    for line in (capsys.readouterr().out.splitlines()[-1], example.removeprefix("#")):
+        words = shlex.split(line)
+        assert words[words.index("--config") + 1] == "my texts.yaml"
 
 
 def test_a_file_that_exists_is_left_as_it_is(tmp_path, monkeypatch):

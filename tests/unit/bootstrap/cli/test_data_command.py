@@ -15,6 +15,7 @@ from holdfast.bootstrap.cli.main import main
 from holdfast.domain.data.profile import Profile, ProfileBuilder
 from holdfast.ports.token_source import Tokens
 from tests.support.profiles import documents
+from tests.support.run_folders import make_run
 
 _VOID = {"meta"}
 
@@ -179,6 +180,18 @@ def test_rejected_records_are_listed(tmp_path, capsys):
     assert main(["data", "rejects", str(tmp_path), "--json"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["position"] for record in records] == [3, 9]
+
+
+def test_rejected_records_of_a_run_are_asked_for_by_its_name(tmp_path, capsys, monkeypatch):
+    """The name of a run stands for its folder, unless it is that of a token cache."""
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "mine")
+    (tmp_path / "mine").mkdir()
+    assert main(["data", "rejects", "mine"]) == 3
+    assert "runs/mine/run.json names no version of data" in capsys.readouterr().err
+    rejecting(tmp_path / "mine")
+    assert main(["data", "rejects", "mine"]) == 0
+    assert "mine/march: 3 records left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("roles", "lacking"), [("[write, delete, key]", "read"), ("[read]", "key")])

@@ -2,7 +2,14 @@
 
 import gzip
 
-from holdfast.bootstrap.doctor.expected_sizes import checkpoint_bytes, most_checkpoints, token_bytes
+import pytest
+
+from holdfast.bootstrap.doctor.expected_sizes import (
+    checkpoint_bytes,
+    most_checkpoints,
+    token_bytes,
+    uncounted_rules,
+)
 from tests.support.planted_troubles import settings_of
 
 
@@ -20,7 +27,32 @@ def test_a_checkpoint_takes_weights_and_optimizer_state():
 
 def test_the_checkpoint_that_is_written_counts():
     """Beside the checkpoints that are kept there is the one that is being written."""
-    assert most_checkpoints(settings_of("state_store.keep=5", "state_store.keep_best=2")) == 8
+    chosen = settings_of("run.budget.steps=100000", "state_store.keep=5", "state_store.keep_best=2")
+    assert most_checkpoints(chosen, chosen.state_store) == 8
+
+
+@pytest.mark.parametrize(
+    ("budget", "number"),
+    [
+        ("run.budget.steps=2000", 5 + 2),  # 400, 800, ..., 2000, of which 2000 is the newest too, and 1900
+        ("run.budget.tokens=4096000", 5 + 2),  # 2,048 tokens in a step
+        ("run.budget.steps=150", 3),  # 100 and 150
+        ("run.budget.minutes=60", 3),  # as many as are kept without milestones
+    ],
+)
+def test_milestones_are_counted_where_the_steps_are_known(budget, number):
+    """A checkpoint at each multiple of ``keep_every`` counts; without a number of steps this rule is named."""
+    cleared = [] if "steps" in budget else ["run.budget.steps=null"]
+    chosen = settings_of(*cleared, budget, "state_store.keep=2", "state_store.keep_every=400")
+    assert most_checkpoints(chosen, chosen.state_store) == number
+    assert uncounted_rules(chosen, chosen.state_store) == (["keep_every"] if "minutes" in budget else [])
+
+
+def test_rules_that_no_settings_can_count_are_named():
+    """Checkpoints that are kept by the hour, and milestones of a run that its data end, have no number before it."""
+    chosen = settings_of("state_store.keep_hours=2", "state_store.keep_every=400", "data.epochs=1")
+    assert uncounted_rules(chosen, chosen.state_store) == ["keep_every", "keep_hours"]
+    assert most_checkpoints(chosen, chosen.state_store) == 4
 
 
 def test_tokens_are_estimated_for_files_of_every_form(tmp_path, monkeypatch):

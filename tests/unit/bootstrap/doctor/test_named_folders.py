@@ -37,7 +37,7 @@ def test_folders_that_are_not_used_are_not_named():
 
 def test_checkpoints_that_are_there_need_no_more_room(tmp_path):
     """A run that continues needs room only for the checkpoints that are still to come."""
-    chosen = settings_of(f"run.dir={tmp_path}", "state_store.keep=4")
+    chosen = settings_of(f"run.dir={tmp_path}", "run.budget.steps=1000", "state_store.keep=4")
     one = checkpoint_bytes(chosen)
     assert named_folders(chosen)["run folder"]().needed == 5 * one
     for step in (100, 200):
@@ -45,3 +45,23 @@ def test_checkpoints_that_are_there_need_no_more_room(tmp_path):
         folder.mkdir(parents=True)
         (folder / "COMMIT").write_text("")
     assert named_folders(chosen)["run folder"]().needed == 3 * one
+
+
+def test_checkpoints_that_are_kept_for_ever_need_room(tmp_path):
+    """Milestones count on the disk and in the archive, up to the budget of the disk; those of hours are named."""
+    chosen = settings_of(
+        f"run.dir={tmp_path}/run",
+        "run.budget.steps=1000",
+        "state_store.keep=1",
+        "state_store.keep_every=100",
+        f"state_store.archive.url=file://{tmp_path}/archive",
+        "state_store.archive.keep_every=200",
+        "state_store.archive.keep_hours=1",
+    )
+    one, folders = checkpoint_bytes(chosen), named_folders(chosen)
+    assert folders["run folder"]().needed == 11 * one
+    assert folders["archive"]().needed == (5 + 1 + 1) * one  # of the three newest, 900 is no milestone
+    assert folders["archive"]().contents == "its checkpoints without those of keep_hours"
+    capped = chosen.state_store.model_copy(update={"disk_budget": "60MB"})
+    chosen = chosen.model_copy(update={"state_store": capped})
+    assert named_folders(chosen)["run folder"]().needed == 60e6

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from holdfast.bootstrap.doctor.findings_report import as_data, as_lines
-from holdfast.bootstrap.doctor.named_places import HttpPlace, http_places
-from holdfast.bootstrap.doctor.network_checks import check_server, mlflow_authorization, send_request
+from holdfast.bootstrap.doctor.named_places import HttpPlace, HubPlace, http_places, hub_places
+from holdfast.bootstrap.doctor.network_checks import check_hub, check_server, mlflow_authorization, send_request
 from tests.support.planted_troubles import closed_port, settings_of
 
 
@@ -86,3 +86,15 @@ def test_servers_of_the_settings_are_found(monkeypatch):
     ]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     assert http_places(settings_of("monitors=[mlflow]"))[0].url == "http://mlflow:5000"
+
+
+def test_the_hub_is_asked_for_the_revision_of_a_dataset():
+    """A dataset of the hub is looked for in the revision of the settings, also as the source of a mixture."""
+    place = HubPlace("data.path", "owner/texts", "v2", "dataset")
+    chosen = settings_of("data.kind=huggingface", "data.path=owner/texts", "data.revision=v2")
+    assert [*hub_places(chosen)] == [place]
+    source = "{kind: huggingface, path: owner/texts, revision: v2, weight: 1}"
+    chosen = settings_of("data.kind=mixture", f"data.sources={{web: {source}}}")
+    assert [(each.setting, each.revision) for each in hub_places(chosen)] == [("data.sources.web.path", "v2")]
+    finding = check_hub(place, lambda: None, is_offline=False, is_cached=False)
+    assert finding.detail == "the hub has the dataset owner/texts of revision v2"
