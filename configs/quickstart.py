@@ -1,4 +1,4 @@
-"""The recipe of the quickstart: the defaults of a run on the Python standard library."""
+"""The quickstart: the defaults of a run on the Python standard library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEQUENCE_LENGTH = 256
 ALGORITHM, LEARNING_RATE = "muon", 1e-2
 
 
-def quickstart_recipe(
+def quickstart_defaults(
     run: RunSettings,
     data: DataSettings,
     model: ModelSettings,

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from holdfast.configs.quickstart import quickstart_recipe
+from holdfast.configs.quickstart import quickstart_defaults
 from holdfast.configs.sections.base import Natural, Number, Positive, Section
 from holdfast.configs.sections.data import DataSettings, MixtureDataSettings, PythonLibraryDataSettings
 from holdfast.configs.sections.distributed import (
@@ -113,9 +113,9 @@ class TrainSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _follow_the_recipe_of_the_quickstart(self) -> Self:
-        recipe = quickstart_recipe(self.run, self.data, self.model, self.optimizer, self.distributed)
-        self.__dict__.update(recipe)
+    def _take_the_defaults_of_the_quickstart(self) -> Self:
+        defaults = quickstart_defaults(self.run, self.data, self.model, self.optimizer, self.distributed)
+        self.__dict__.update(defaults)
         return self
 
     @field_validator("optimizer")
@@ -244,8 +244,8 @@ class TrainSettings(BaseSettings):
         names = ("run", "data", "model", "optimizer", "distributed")
         if not all(name in info.data for name in names):  # one of them has a mistake, which is reported
             return profile
-        recipe: dict[str, Any] = {**quickstart_recipe(*(info.data[name] for name in names))}
-        steps = recipe.get("run", info.data["run"]).budget.steps
+        defaults: dict[str, Any] = {**quickstart_defaults(*(info.data[name] for name in names))}
+        steps = defaults.get("run", info.data["run"]).budget.steps
         if profile.bounds is not None and steps is not None and profile.bounds[0] > steps:
             msg = f"has steps {profile.steps}, but run.budget.steps ends the run at step {steps}: choose earlier steps"
             raise ValueError(msg)
@@ -287,7 +287,7 @@ def _check_pipeline(mesh: MeshSettings, optimizer: Any, model: Any, data: Any) -
 def usual_settings(data_kind: str) -> TrainSettings:
     """Return the settings of a run on data of ``data_kind`` if nothing but its data is given.
 
-    The section of the data is that of the Python standard library, whose recipe holds for no other kind.
+    The section of the data is that of the Python standard library, whose defaults hold for no other kind.
     """
     if data_kind == PythonLibraryDataSettings.model_fields["kind"].default:
         return TrainSettings()

@@ -16,6 +16,7 @@ from holdfast.configs.error_messages import Origins, dotted, explain_all, one_li
 from holdfast.configs.inference import infer_kinds
 from holdfast.configs.model_sizes import settings_of_size
 from holdfast.configs.plain import leaves, to_plain
+from holdfast.configs.ready_configurations import find_file, shown_name
 from holdfast.configs.run_names import names_itself, run_name
 from holdfast.configs.secret_masking import MASK
 from holdfast.configs.settings import TrainSettings
@@ -31,7 +32,6 @@ from holdfast.configs.settings_tree import (
     replaced_config,
     values_of,
 )
-from holdfast.configs.shipped_files import find_file, shown_name
 from holdfast.configs.strict_yaml import MAX_DEPTH, StrictYamlError, read_scalar, read_yaml
 from holdfast.domain.errors import ConfigurationError
 

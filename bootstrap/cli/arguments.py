@@ -43,7 +43,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a YAML file, or the name of a shipped one (config --list); may be repeated, later ones win",
+        help="a YAML file, or the name of a ready configuration (config --list); may be repeated, later ones win",
     )
     settings = parser.add_argument(
         "settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7"

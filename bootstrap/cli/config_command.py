@@ -40,10 +40,10 @@ def config(options: argparse.Namespace) -> int:
     """Print the resolved settings, or the settings that exist; return the exit code."""
     from holdfast.configs.aliases import current_name
     from holdfast.configs.json_schema import schema_text
+    from holdfast.configs.ready_configurations import list_ready
     from holdfast.configs.rendering import render
     from holdfast.configs.settings_catalog import describe_settings
     from holdfast.configs.settings_layers import load_settings
-    from holdfast.configs.shipped_files import list_ready
 
     if options.list:
         print(list_ready())

@@ -41,7 +41,7 @@ def settings_for(prefix: str, **_: Any) -> Iterable[str]:
 
 def configurations_for(prefix: str, **_: Any) -> Iterable[str]:
     """Return the configurations of this package and the YAML files that begin with ``prefix``."""
-    from holdfast.configs.shipped_files import ready_names
+    from holdfast.configs.ready_configurations import ready_names
 
     files = (f"{path}/" if path.is_dir() else str(path) for path in _paths(prefix))
     return [*ready_names(), *(name for name in files if name.endswith((".yaml", ".yml", "/")))]

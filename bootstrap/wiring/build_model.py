@@ -10,12 +10,12 @@ from holdfast.application.training.end_ids import end_ids
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import has_methods, load_plugin, make_plugin
 from holdfast.bootstrap.wiring.process_group import is_launched
+from holdfast.configs.ready_configurations import find_file
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.distributed import MeshSettings, mesh_settings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings
 from holdfast.configs.sections.schedule import SCHEDULES
-from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import LOSSES
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.errors import ConfigurationError

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.wiring.broken_library import telling_broken_library
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import load_plugin
+from holdfast.configs.ready_configurations import find_file
 from holdfast.configs.sections.layers import BUDGET
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
-from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import ATTENTION
 from holdfast.domain.sizes import size_in_bytes
 from holdfast.domain.training.checkpoint_budget import CheckpointBudget

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.memory_check import OPTIMIZER_BYTES, described_model, num_parts
+from holdfast.configs.ready_configurations import find_file
 from holdfast.configs.sections.optimizer import DeepspeedOptimizerSettings, TorchOptimizerSettings
-from holdfast.configs.shipped_files import find_file
 from holdfast.domain.training.memory_estimate import FP32, EngineSetup, Training, estimate_memory
 from holdfast.domain.training.parameter_count import counted_shape, with_adapters
 

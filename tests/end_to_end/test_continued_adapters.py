@@ -1,4 +1,4 @@
-"""The recipe for continued pre-training by adapters, with a tiny model in place of one of 8 billion parameters."""
+"""Continued pre-training by adapters as it is configured for a model of 8 billion parameters, with a tiny one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALLER = (
     *("optimizer.device=cpu", "data.sequence_length=32", "optimizer.batch_size=8", "run.budget.tokens=16384"),
     *("optimizer.learning_rate=3e-3", "state_store.every=40", "evaluation.max_tokens=2048"),
 )
-"""What the recipe is given for a machine without a GPU; everything else is as it ships."""
+"""What the configuration is given for a machine without a GPU; everything else is as it ships."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def home(tmp_path_factory):
     return home
 
 
-def test_the_recipe_teaches_a_model_and_leaves_its_base_alone(home):
+def test_the_configuration_teaches_a_model_and_leaves_its_base_alone(home):
     """As shipped but for its size, the run learns the text; checkpoints hold adapters only, and they merge."""
     before = (home / "llama/model.safetensors").read_bytes()
     paths = ("data.path=corpus.jsonl", "model.path=llama")

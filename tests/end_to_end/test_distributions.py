@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.configs.shipped_files import ready_names
+from holdfast.configs.ready_configurations import ready_names
 from holdfast.version import __version__
 from tests.support.command_line import corpus, tiny
 from tests.support.container_file import copied
@@ -117,7 +117,7 @@ def test_ready_configurations_come_with_the_wheel(installed, tmp_path):
     code = (
         "from pathlib import Path\n"
         "from holdfast.bootstrap.cli.main import main\n"
-        "from holdfast.configs.shipped_files import find_file\n"
+        "from holdfast.configs.ready_configurations import find_file\n"
         f"codes = [int(main(['config', '--config', name])) for name in {names}]\n"
         "files = [find_file(Path(f'configs/ds_{name}.json')).is_file() for name in ('prototype', 'production')]\n"
         "print(); print([codes, files])"

@@ -49,8 +49,8 @@ def test_settings_without_effect_or_sense_are_refused(settings, words):
     assert "drop or truncate" not in str(caught.value)  # a pair is never truncated
 
 
-def test_the_recipe_for_preferences_is_valid():
-    """The recipe loads by itself, and trains adapters on preferences."""
+def test_the_configuration_for_preferences_is_valid():
+    """It loads by itself, and trains adapters on preferences."""
     settings = load_settings([FOLDER / "dpo_lora.yaml"], [], {}).settings
     assert settings.data.task == "preference"
     assert settings.model.lora is not None

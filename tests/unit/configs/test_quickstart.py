@@ -33,19 +33,19 @@ def chosen(*overrides):
         (("data.path=texts",), (350, 512, "adamw", 3e-3)),
     ],
 )
-def test_the_recipe_fills_what_is_not_given(overrides, expected):
-    """On the standard library the recipe holds for each setting that nobody gave, and for no other data."""
+def test_the_defaults_fill_what_is_not_given(overrides, expected):
+    """On the standard library they hold for each setting that nobody gave, and for no other data."""
     assert chosen(*overrides) == expected
 
 
 def test_a_profile_of_steps_after_its_end_is_refused():
-    """Steps of ``profile`` are compared with those of the recipe, not with the steps on other data."""
+    """Steps of ``profile`` are compared with those of the quickstart, not with the steps on other data."""
     load_settings([], ["profile.steps=140:150"], {})
     load_settings([], ["profile.steps=200:210", "data.path=texts"], {})
     with pytest.raises(ConfigurationError, match=r"ends the run at step 150: choose earlier steps"):
         load_settings([], ["profile.steps=200:210"], {})
 
 
-def test_hosts_get_the_recipe_too():
-    """Settings made in Python have the recipe of the command line."""
+def test_hosts_get_the_defaults_too():
+    """Settings made in Python have the defaults of the command line."""
     assert TrainSettings() == load_settings([], [], {}).settings

@@ -150,7 +150,7 @@ def test_the_documents_tell_the_memory_that_is_predicted(name):
     assert not host or f"{host:.0f} GB" in head
 
 
-def test_the_recipe_for_adapters_says_why_it_computes_layers_again():
+def test_the_configuration_for_adapters_says_why_it_computes_layers_again():
     """One row of it without gradient checkpointing would take more than the GPU has, as its comment says."""
     device, _ = predicted("continue_8b_lora", rows=1, checkpoint_every=0)
     assert f"{device:.1f} GB in all" in (FOLDER / "continue_8b_lora.yaml").read_text()
