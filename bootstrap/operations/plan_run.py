@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.disk_space import free_bytes
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
 from holdfast.bootstrap.wiring.process_group import is_launched
@@ -96,7 +96,7 @@ class RunPlanner:
         known = {
             "mode": mode,
             "shares": _shares(container.mixture()),
-            "free_bytes": _free_bytes(settings.run.directory),
+            "free_bytes": free_bytes(settings.run.directory),
             "token_bytes": None,
             "notes": [note for note in notes if note],
         }
@@ -279,11 +279,6 @@ def _shares(mixture: Mixture) -> list[dict[str, Any]] | None:
         }
         for stage in mixture.stages
     ]
-
-
-def _free_bytes(directory: Path) -> int:
-    existing = next(folder for folder in directory.absolute().parents if folder.is_dir())
-    return shutil.disk_usage(existing).free
 
 
 def _keep(_name: str, value: str, _reason: str) -> str:
