@@ -185,6 +185,7 @@ def _facts(parts: RunParts, watch: _Watch) -> Mapping[str, Any]:
         "rows": settings.optimizer.num_rows,
         "length": settings.data.row_length,
         "rows_there": stream.num_rows if isinstance(stream, CachedBatches) else None,
+        "samples": stream.order()[1] if isinstance(stream, CachedBatches) else None,
         "checkpoint_bytes": _bytes_in(newest) if newest.is_dir() else None,
         "metrics_bytes": layout.metrics.stat().st_size if layout.metrics.exists() else 0,
         "sample": _shown(parts),
