@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.bootstrap.operations.plan_length import cadence_of, limits_without_trial, planned_steps
+from holdfast.bootstrap.operations.plan_ranks import note_on_ranks, planned_ranks
 from holdfast.bootstrap.operations.plan_trial import MODULE, PlanTrial
 from holdfast.bootstrap.operations.prepare_data import prepare_ahead
 from holdfast.bootstrap.operations.show_data import rows_of_data
 from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside, run_in_child
-from holdfast.bootstrap.process.launch import processes_to_start
 from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.wiring.assembly import assemble
@@ -77,8 +77,8 @@ class RunPlanner:
         errors of `train` before that for a run that cannot work, and ``ChildFailedError`` if the trial failed.
         """
         self._check()
-        settings, ranks = self.request.settings, processes_to_start(self.request.settings)
-        notes = [refuse_from_settings(settings, ranks)]
+        settings, ranks = self.request.settings, planned_ranks(self.request.settings)
+        notes = [refuse_from_settings(settings, ranks), note_on_ranks(settings)]
         settings = with_sizes(settings, {}, _keep, ranks=ranks)
         with phases_shown(is_quiet=is_quiet) as show:
             report = partial(_note, is_quiet=is_quiet)
