@@ -38,6 +38,8 @@ def test_a_plan_has_all_groups_and_leaves_no_run(tmp_path):
     assert {path.name for path in (tmp_path / "cache").iterdir()} >= {"tokens", "tokenizers"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_finite_data_end_the_plan(tmp_path):
     """A run over one epoch is planned to the last row of its data, however long its budget is."""
     settings = tiny(corpus(tmp_path), "data.epochs=1", "run.budget.steps=1000000000", "model.compile=none")
@@ -51,6 +53,7 @@ def test_finite_data_end_the_plan(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_minutes_are_planned_to_their_end(tmp_path):
     """The steps of a budget in minutes are those whose forecast fills the time and does not exceed it."""
     settings = tiny(corpus(tmp_path), "run.budget.steps=null", "run.budget.minutes=1")
