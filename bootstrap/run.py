@@ -45,7 +45,7 @@ from holdfast.bootstrap.wiring.ledger_rejects import RejectedFiles
 from holdfast.bootstrap.wiring.machine import describe_start
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
-from holdfast.bootstrap.wiring.minutes_budget import decide_steps
+from holdfast.bootstrap.wiring.minutes_budget import MinutesBudget
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
 from holdfast.bootstrap.wiring.open_monitors import MONITORS, begin_monitors, open_monitors, record_metrics
 from holdfast.bootstrap.wiring.probe_loss import probe_loss
@@ -355,8 +355,8 @@ class Run:
         rows, adapt = begin_micro_batch(
             model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
         )
-        decide_steps(model, rows, container.budget(), folder, self._began - self.seconds_before, show=self._screen.show)
-        self._complete(container, model, rows, column)
+        minutes = MinutesBudget(model, folder, adapt, self._began - self.seconds_before, report, self._screen.show)
+        self._provide(container, column, minutes, rows)
         probe_loss(model, report=report)
         parts: RunParts = container.run_parts()
         start = describe_start(model, container.excluded().digest)
@@ -375,11 +375,11 @@ class Run:
         subscribe_all(parts, handlers, own, stack)
         return parts
 
-    def _complete(self, container: Container, model: ModelParts, rows: int, column: ReferenceColumn | None) -> None:
-        """Let the container have the micro-batch, and the column of the reference model without gaps."""
-        container.late_micro_batch().set(rows)
+    def _provide(self, container: Container, column: ReferenceColumn | None, minutes: MinutesBudget, rows: int) -> None:
+        """Let the container have the column of the reference model without gaps, and the micro-batch."""
         container.late_reference().set(column)
-        compute_reference(model, column, container.tokens, container.held_out, self._report, self._screen.show)
+        compute_reference(minutes.parts, column, container.tokens, container.held_out, self._report, minutes.show)
+        container.late_micro_batch().set(minutes.decide(container.budget(), rows, container.state_store()))
 
     def _of_data(
         self, container: Container, parts: RunParts, folder: SharedRunFolder, stack: ExitStack

@@ -43,11 +43,15 @@ class AdaptMicroBatch:
 
     def on_shortage(self, event: MemoryExhausted) -> None:
         """Halve the micro-batch; at one row there is no remedy."""
-        self._known = self._policy.after_shortage(self._known, event.micro_batch)
+        if (rows := self.reduce(event.micro_batch)) < event.micro_batch:
+            self._inbox.post(SplitBatch(rows))
+
+    def reduce(self, rows: int) -> int:
+        """Remember that ``rows`` did not fit into memory; return the size to use from now on, at least one row."""
+        self._known = self._policy.after_shortage(self._known, rows)
         self._is_unproved = False
         self._store(self._known)
-        if self._known.rows < event.micro_batch:
-            self._inbox.post(SplitBatch(self._known.rows))
+        return self._known.rows
 
     def on_split(self, event: BatchSplit) -> None:
         """Adopt a size that another handler asked for."""

@@ -166,7 +166,7 @@ class TrainRun:
         """
         self._bus.publish(MemoryExhausted(self._progress, rows, str(error)))
         if not self._inbox:
-            raise _does_not_fit(error, rows)
+            raise does_not_fit(error, rows)
         if isinstance(error, StepTorn) and self._group.size == 1 and (step := self._progress.step):
             command = RollBack(step, "memory ran out in the middle of an update", optional=True)
             if self._commands.roll_back(command):
@@ -183,7 +183,8 @@ class TrainRun:
         return self._group.size == 1 and waited is not None and self._plan.grace.is_short(waited)
 
 
-def _does_not_fit(error: OutOfMemory | StepTorn, rows: int) -> OutOfMemory:
+def does_not_fit(error: OutOfMemory | StepTorn, rows: int) -> OutOfMemory:
+    """Return the error of a step that cannot be repeated in smaller micro-batches than ``rows``."""
     msg = f"a step does not fit into memory in micro-batches of {rows} rows: {error}"
     if rows == 1:
         msg += "; recompute activations (model.gradient_checkpointing=full), or choose a smaller model or shorter rows"

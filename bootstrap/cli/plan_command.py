@@ -55,6 +55,7 @@ def plan(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.signals import StoppedAtOnce
+    from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.settings_layers import load_settings
     from holdfast.domain.errors import ConfigurationError
 
@@ -63,6 +64,8 @@ def plan(options: argparse.Namespace) -> int:
     if options.no_trial and options.price_per_hour is not None:
         msg = "--price-per-hour needs the time of a trial: leave --no-trial away"
         raise ConfigurationError(msg)
+    if options.no_trial and not is_first_rank():
+        return ExitCode.FINISHED  # the first rank prints the plan of all
     resolved = load_settings(options.config, options.settings, os.environ)
     print_notes(resolved.notes, sys.stderr)
     steps = 0 if options.no_trial else options.steps

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.bootstrap.doctor.finding import Finding, bad, doubtful, failed, good
+from holdfast.bootstrap.wiring.disk_space import free_bytes, nearest_folder
 from holdfast.domain.sizes import shown_size
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def look_at_folder(place: CheckedFolder, files: FileOperations | None = None) ->
     try:
         with scratch_folder(existing) as scratch:
             yield good(place.name, f"{place.path} can be written")
-            free = shutil.disk_usage(existing).free
+            free = free_bytes(existing)
             yield judge_space(place, free, has_inodes=os.statvfs(existing).f_favail != 0)
             for check in (check_speed, check_sync, check_locks, check_rename):
                 yield _guarded(place, lambda check=check: check(place, scratch, files))  # type: ignore[misc]
@@ -61,11 +62,6 @@ def look_at_folder(place: CheckedFolder, files: FileOperations | None = None) ->
         yield bad(
             place.name, f"{place.path} cannot be written, {_cause(error)}", f"{_remedy(error)}, or {_move(place)}"
         )
-
-
-def nearest_folder(path: Path) -> Path:
-    """Return ``path``, or the nearest folder above it that exists."""
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
 @contextmanager

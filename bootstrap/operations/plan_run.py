@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.bootstrap.operations.plan_length import cadence_of, limits_without_trial, planned_steps
+from holdfast.bootstrap.operations.plan_ranks import note_on_ranks, planned_ranks
 from holdfast.bootstrap.operations.plan_trial import MODULE, PlanTrial
 from holdfast.bootstrap.operations.prepare_data import prepare_ahead
 from holdfast.bootstrap.operations.show_data import rows_of_data
 from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside, run_in_child
-from holdfast.bootstrap.process.launch import processes_to_start
 from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.disk_space import free_bytes
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
 from holdfast.bootstrap.wiring.process_group import is_launched
@@ -33,7 +34,6 @@ from holdfast.domain.training.run_forecast import (
     TrialMark,
     forecast_time,
     num_checkpoints_kept,
-    steps_within,
     trial_times,
 )
 
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.mixture import Mixture
-    from holdfast.domain.training.run_forecast import TrialTimes
 
-_SECONDS_A_MINUTE = 60.0
 _PREFIX = ".plan-"
 _LARGEST_OF_TWO_BYTES = 1 << 16  # vocabulary
 
@@ -79,8 +77,8 @@ class RunPlanner:
         errors of `train` before that for a run that cannot work, and ``ChildFailedError`` if the trial failed.
         """
         self._check()
-        settings, ranks = self.request.settings, processes_to_start(self.request.settings)
-        notes = [refuse_from_settings(settings, ranks)]
+        settings, ranks = self.request.settings, planned_ranks(self.request.settings)
+        notes = [refuse_from_settings(settings, ranks), note_on_ranks(settings)]
         settings = with_sizes(settings, {}, _keep, ranks=ranks)
         with phases_shown(is_quiet=is_quiet) as show:
             report = partial(_note, is_quiet=is_quiet)
@@ -96,7 +94,7 @@ class RunPlanner:
         known = {
             "mode": mode,
             "shares": _shares(container.mixture()),
-            "free_bytes": _free_bytes(settings.run.directory),
+            "free_bytes": free_bytes(settings.run.directory),
             "token_bytes": None,
             "notes": [note for note in (*notes, _uncounted(settings)) if note],
         }
@@ -135,8 +133,8 @@ class RunPlanner:
         marks = [TrialMark(kind, step, at - began) for kind, step, at in facts["marks"]]
         times = trial_times(marks, seconds)
         taken = max(mark.step for mark in marks)
-        steps = _steps(settings, facts["tokens"] / taken, times)
-        length = RunLength.of(steps, **_cadence(settings))
+        steps = planned_steps(settings, facts["tokens"] / taken, times, facts["samples"])
+        length = RunLength.of(steps, **cadence_of(settings))
         forecast = forecast_time(times, length)
         a_metric = facts["metrics_bytes"] / taken
         return {
@@ -148,7 +146,7 @@ class RunPlanner:
                 "limit_bytes": [each["limit_bytes"] for each in memory],
             },
             "step": {name: facts[name] for name in ("rows", "length", "micro_batch")},
-            "data": _data_of(settings, known, steps, steps * facts["tokens"] / taken, facts["rows_there"]),
+            "data": _data_of(settings, known, steps, facts["tokens"] / taken, facts),
             "disk": _disk(settings, known, steps, facts["checkpoint_bytes"], a_metric * steps),
             "time": _time(forecast, length, times.step, taken),
             "cost": None if request.price is None else _cost(forecast, request.price),
@@ -176,7 +174,7 @@ class RunPlanner:
             vocabulary_size=vocabulary_size,
             rows=micro_batch or -(-rows // ranks),
         )
-        steps = _steps(settings, rows * length, None)
+        steps = planned_steps(settings, rows * length, None)
         is_text = form_of(settings.data) == "text"
         with phases_shown(is_quiet=True) as show:
             sample = rows_of_data(settings, 1, lambda _: None, show)[0] if is_text else None
@@ -189,12 +187,12 @@ class RunPlanner:
                 "limit_bytes": [memory_limit_of(device)] * ranks,
             },
             "step": {"rows": rows, "length": length, "micro_batch": micro_batch},
-            "data": _data_of(settings, known, steps, steps * rows * length, None),
+            "data": _data_of(settings, known, steps, rows * length, {"rows_there": None, "samples": None}),
             "disk": _disk(settings, known, steps, None, None),
             "time": None,
             "cost": None,
             "sample": None if sample is None else [sample],
-            "notes": known["notes"],
+            "notes": [*known["notes"], *limits_without_trial(settings)],
         }
 
 
@@ -207,35 +205,18 @@ def refuse_full_disk(plan: Mapping[str, Any]) -> None:
         raise ConfigurationError(msg)
 
 
-def _cadence(settings: TrainSettings) -> dict[str, int]:
-    return {"evaluation_every": settings.evaluation.every, "save_every": settings.state_store.every}
-
-
-def _steps(settings: TrainSettings, tokens_a_step: float, times: TrialTimes | None) -> int:
-    """Return the steps of the whole budget; ``times`` are those of a trial, without which minutes set no limit."""
-    budget = settings.run.budget
-    limits = [] if budget.steps is None else [budget.steps]
-    if budget.minutes is not None and times is not None:
-        limits.append(steps_within(budget.minutes * _SECONDS_A_MINUTE, times, **_cadence(settings)))
-    if budget.tokens is not None:
-        limits.append(max(1, -int(-budget.tokens // max(tokens_a_step, 1))))
-    if not limits:
-        msg = "run.budget.minutes alone is a number of steps only after a trial: leave --no-trial out"
-        raise ConfigurationError(msg)
-    return min(limits)
-
-
 def _data_of(
-    settings: TrainSettings, known: Mapping[str, Any], steps: int, tokens: float, rows_there: int | None
+    settings: TrainSettings, known: Mapping[str, Any], steps: int, tokens_a_step: float, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    epochs = steps * settings.optimizer.num_rows / rows_there if rows_there else None
-    there = None if rows_there is None else rows_there * settings.data.row_length
+    """Return the tokens and the epochs of ``steps``, of which the last one may have fewer rows."""
+    rows_a_step, there = settings.optimizer.num_rows, facts["rows_there"]
+    rows = steps * rows_a_step if facts["samples"] is None else min(steps * rows_a_step, facts["samples"])
     return {
         "mode": known["mode"],
         "steps": steps,
-        "tokens": round(tokens),
-        "tokens_there": there,
-        "epochs": epochs,
+        "tokens": round(rows / rows_a_step * tokens_a_step),
+        "tokens_there": there and there * settings.data.row_length,
+        "epochs": rows / there if there else None,
         "shares": known["shares"],
     }
 
@@ -285,11 +266,6 @@ def _shares(mixture: Mixture) -> list[dict[str, Any]] | None:
         }
         for stage in mixture.stages
     ]
-
-
-def _free_bytes(directory: Path) -> int:
-    existing = next(folder for folder in directory.absolute().parents if folder.is_dir())
-    return shutil.disk_usage(existing).free
 
 
 def _keep(_name: str, value: str, _reason: str) -> str:

@@ -17,6 +17,7 @@ from holdfast.bootstrap.process.launch import launch, processes_to_start
 from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
 from holdfast.bootstrap.process.library_environment import set_library_defaults
 from holdfast.bootstrap.process.log_settings import configure_logging
+from holdfast.bootstrap.process.process_age import process_age
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run import Run
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 MODULE = "holdfast.bootstrap.operations.plan_trial"
 _MOST_STEPS = 200
-_LONG = 10**6  # steps of a run whose end is not known before the trial
 _SECONDS = 4.0  # of steps, so that the times of very short ones are not those of a moment
 
 
@@ -110,11 +110,12 @@ class _Watch:
 def trial_settings(settings: TrainSettings, trial: PlanTrial) -> TrainSettings:
     """Return ``settings`` for the trial: the same run, with an evaluation and a checkpoint within its few steps.
 
-    The folder differs, and archive, monitors, suites, profile, ledger, lineage and early stopping are off.
+    The folder differs, and archive, monitors, suites, profile, ledger, lineage and early stopping are off. The budget
+    is the same, as compilation, the batch and the schedule depend on it.
     """
     every = max(1, trial.steps // 2)
     changes: dict[str, Mapping[str, Any]] = {
-        "run": {"dir": Path(trial.folder), "report": False, "budget": settings.run.budget.without_minutes(_LONG)},
+        "run": {"dir": Path(trial.folder), "report": False},
         "state_store": {"every": every, "keep": 1, "keep_every": 0, "keep_best": 0, "keep_hours": 0.0},
         "evaluation": {"every": every, "suites": ()},
         "data": {"lineage": None},
@@ -140,7 +141,7 @@ def _train(arguments: Sequence[str]) -> int:
     if (num_processes := processes_to_start(settings)) > 1:
         return launch(arguments, num_processes, module=MODULE)
     run = Run(trial_settings(settings, trial), {}, report=_report)
-    run.may_exit = True
+    run.may_exit, run.seconds_before = True, process_age()
     watch = _Watch(run, trial)
     watch.subscribe()
     grace = settings.recovery.grace_seconds
@@ -185,6 +186,7 @@ def _facts(parts: RunParts, watch: _Watch) -> Mapping[str, Any]:
         "rows": settings.optimizer.num_rows,
         "length": settings.data.row_length,
         "rows_there": stream.num_rows if isinstance(stream, CachedBatches) else None,
+        "samples": stream.order()[1] if isinstance(stream, CachedBatches) else None,
         "checkpoint_bytes": _bytes_in(newest) if newest.is_dir() else None,
         "metrics_bytes": layout.metrics.stat().st_size if layout.metrics.exists() else 0,
         "sample": _shown(parts),

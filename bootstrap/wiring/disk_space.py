@@ -20,10 +20,19 @@ if TYPE_CHECKING:
 _KEPT_DESCRIPTORS = 192  # for the shards of the rows that are read at a time, and all else
 
 
+def nearest_folder(path: Path) -> Path:
+    """Return ``path``, or the nearest folder above it that exists."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+
+
+def free_bytes(path: Path) -> int:
+    """Return the free space of the file system of ``path``, which need not exist yet."""
+    return shutil.disk_usage(nearest_folder(path)).free
+
+
 def cache_room(folder: Path) -> int:
     """Return the largest size in bytes of a cache at ``folder``: nine tenths of the free space and its own size."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return (shutil.disk_usage(existing).free + _bytes_of_cache(folder)) * 9 // 10
+    return (free_bytes(folder) + _bytes_of_cache(folder)) * 9 // 10
 
 
 def _bytes_of_cache(folder: Path) -> int:

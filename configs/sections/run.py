@@ -24,7 +24,8 @@ class BudgetSettings(Section):
     minutes: Annotated[Number, Field(gt=0)] | None = Field(
         default=None,
         description="Minutes from the start of the process to the end of the run. Before its first step the run "
-        "measures the time of a step and decides how many fit; a resume keeps that number. Null sets no limit.",
+        "measures the time of a step and decides how many fit; a resume with the same minutes keeps that number, and "
+        "other minutes count from the start that has them. Null sets no limit.",
     )
 
     def without_minutes(self, steps: int) -> BudgetSettings:

@@ -126,7 +126,10 @@ def forecast_time(times: TrialTimes, length: RunLength) -> TimeForecast:
 
 
 def steps_within(seconds: float, times: TrialTimes, *, evaluation_every: int, save_every: int) -> int:
-    """Return the steps of a run that ends after ``seconds``, at least one, if its parts take as long as in a trial."""
+    """Return the steps of a run that ends within ``seconds``, at least one, if its parts take as long as in a trial.
+
+    A run decides its ``run.budget.minutes`` by this rule, and a plan forecasts that decision.
+    """
     fixed = times.start + times.first_evaluation + times.evaluation + times.end
     a_step = times.step
     a_step += times.evaluation / evaluation_every if evaluation_every else 0.0
@@ -139,9 +142,10 @@ def num_checkpoints_kept(steps: int, *, every: int, newest: int, keep_every: int
 
     The ``best`` count as if they were none of the others.
     """
-    saves = [*range(every, steps, every), steps] if every else [steps]
-    milestones = {step for step in saves if keep_every and step % keep_every == 0}
-    return min(len(saves), len(milestones.union(saves[-newest:])) + best)
+    saves = _times(steps, every)
+    older = max(0, saves - newest)  # they are of multiples of ``every``, as the last save is always kept
+    milestones = older * every // math.lcm(every, keep_every) if older and keep_every else 0
+    return min(saves, saves - older + milestones + best)
 
 
 def _seconds_of_saves(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 
 import psutil
 import pytest
 
 from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from tests.support.command_line import corpus, run, run_here, start, tiny, wait_until
 
 LONGER = ["run.budget.steps=200", "state_store.every=100", "evaluation.every=100", "resources.auto_tune=false"]
@@ -36,6 +38,32 @@ def test_a_plan_has_all_groups_and_leaves_no_run(tmp_path):
     assert {path.name for path in (tmp_path / "cache").iterdir()} >= {"tokens", "tokenizers"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_finite_data_end_the_plan(tmp_path):
+    """A run over one epoch is planned to the last row of its data, however long its budget is."""
+    settings = tiny(corpus(tmp_path), "data.epochs=1", "run.budget.steps=1000000000", "model.compile=none")
+    done = run("plan", *settings, "--steps", "4", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    rows = plan["data"]["tokens_there"] // 64
+    assert (plan["data"]["steps"], plan["data"]["epochs"]) == (math.ceil(rows / 4), 1.0)
+    assert run("train", *settings, "--quiet", cwd=tmp_path).returncode == 0
+    assert RunLayout(tmp_path / "runs" / "default").newest_durable_step() == plan["data"]["steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_minutes_are_planned_to_their_end(tmp_path):
+    """The steps of a budget in minutes are those whose forecast fills the time and does not exceed it."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=null", "run.budget.minutes=1")
+    done = run("plan", *settings, "--steps", "4", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["data"]["steps"] > 10
+    assert 40 < plan["time"]["seconds"] <= 60.01
+
+
 def test_a_plan_without_a_trial_stores_no_tokens(tmp_path):
     """With --no-trial the formulas are printed for a person, what needs a trial is said, and no token is stored."""
     home = tmp_path / "home"
@@ -50,6 +78,19 @@ def test_a_plan_without_a_trial_stores_no_tokens(tmp_path):
     assert "row 1 of 1, trained on what is in [[ ]]" in done.stdout
     assert list(home.iterdir()) == []
     assert not (tmp_path / "cache" / "tokens").exists()
+
+
+def test_ranks_of_another_launcher_are_planned_by_its_first_one(tmp_path, monkeypatch):
+    """Each rank of torchrun may give the command: the first prints the plan for all of them, the others nothing."""
+    words = ["plan", *tiny(corpus(tmp_path)), "distributed.kind=torch", "--no-trial", "--json"]
+    refused = run_here(*words, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "set WORLD_SIZE to it" in refused.stderr
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(json.loads(run_here(*words, cwd=tmp_path).stdout)["memory"]["limit_bytes"]) == 2
+    monkeypatch.setenv("RANK", "1")
+    other = run_here(*words, cwd=tmp_path)
+    assert (other.returncode, other.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(

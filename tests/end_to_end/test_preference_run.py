@@ -82,6 +82,14 @@ def test_the_margin_grows_on_planted_preferences(home):
     assert "computed the reference" not in again.stderr
 
 
+def test_a_run_in_minutes_learns_preferences(home):
+    """The time of a step is measured without pairs, after the reference log-probabilities, which count as well."""
+    done = run_here("train", *settings_of(home, "run", "run.budget.steps=null", "run.budget.minutes=0.01"), cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert "computed the reference log-probabilities of 300 pairs" in done.stderr
+    assert metrics(home / "run")[1]["loss"] == pytest.approx(0.6931, abs=1e-3)
+
+
 def test_prepare_computes_the_column_and_evaluate_reads_it(home):
     """After prepare no run computes it; evaluate measures the pairs that the run held out, and no others."""
     done = run_here("prepare", *settings_of(home), cwd=home)

@@ -67,18 +67,28 @@ def stages(path, name, *more):
     return [setting.replace("model.config.", "model.") for setting in settings(path, name, *shape, *more)]
 
 
-def train_short_of_memory(home, name, own):
-    """Train with settings ``own`` on two ranks that run short at ``POINTS``; return the record of micro-batches."""
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_minutes_are_measured_again_in_smaller_micro_batches(tmp_path):
+    """If a rank runs short while the time of a step is measured, all start again, and the run is decided and made."""
+    own = settings(corpus(tmp_path), "timed", "run.budget.steps=2", "run.budget.minutes=3", *ENGINES["ddp"])
+    record = train_short_of_memory(tmp_path, "timed", own, points="1:1:backward")
+    assert json.loads(record.read_text())["shortages"] == {"16": 1}
+    assert losses(tmp_path / "runs/timed").keys() == {1, 2}
+
+
+def train_short_of_memory(home, name, own, points=POINTS):
+    """Train with settings ``own`` on two ranks that run short at ``points``; return the record of micro-batches."""
     (home / name).mkdir()
     record = home / "runs" / name / "micro-batch.json"
     outcome = subprocess.run(
         [sys.executable, "-m", "tests.support.shortage_ranks", str(record), "train", *own],
-        cwd=home, env=environment() | {"SHORTAGES": POINTS, "MET": str(home / name)}, text=True, capture_output=True,
+        cwd=home, env=environment() | {"SHORTAGES": points, "MET": str(home / name)}, text=True, capture_output=True,
         timeout=550, check=False,
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stderr[-3000:]
-    assert len(list((home / name).glob("met-*"))) == 4
-    assert outcome.stdout.count("starting all processes again") == 4
+    assert len(list((home / name).glob("met-*"))) == len(points.split())
+    assert outcome.stdout.count("starting all processes again") == len(points.split())
     return record
 
 

@@ -18,6 +18,7 @@ from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.application.data.holdout_batches import HoldoutBatches, PairGroups
 from holdfast.application.data.reference_column import ReferenceColumn
+from holdfast.application.resources.micro_batch_search import full_rows, learn_nothing
 from holdfast.application.training.reference_pass import ReferencePass
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.domain.data.holdout import Holdout
@@ -211,6 +212,21 @@ def test_without_pairs_nothing_is_learned():
         assert float(update.accumulate(empty, weight=1.0, last=True)) == 0.0
         assert all(float(p.grad.abs().max()) == 0.0 for p in model.parameters() if p.grad is not None)
         assert float(update.figures()["reward_accuracy"]) == 0.0
+
+
+@pytest.mark.parametrize("loss", ["plain", "chunked"])
+def test_full_rows_without_pairs_are_tried_and_not_learned(loss):
+    """The rows of a trial, which are no preferences, pass forward and backward with gradients of 0."""
+    model = built()
+    model.loss = loss
+    trainable, before = trainable_of(model), copy.deepcopy(model.network.state_dict())
+    rows = full_rows(2, LENGTH)
+    learn_nothing(trainable, rows, times=2)
+    with trainable.update(step=1, learning_rate=0.0) as update:
+        assert float(update.accumulate(rows, weight=1.0, last=True)) == 0.0
+        assert all(float(p.grad.abs().max()) == 0.0 for p in model.network.parameters())
+    for name, tensor in model.network.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
 
 
 def cache_with(tmp_path, pairs, kind="disk"):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class DpoLoss:
     """Computes the loss of ``rule`` for the pairs of a batch, and sums up the figures of an update.
 
-    The log-probability of a reply is the sum over its tokens. A batch without reference log-probabilities has no pairs.
+    The log-probability of a reply is the sum over its tokens. A batch without reference log-probabilities has no pairs,
+    but takes the time and the memory of one with as many targets.
     """
 
     def __init__(self, rule: PreferenceRule) -> None:
@@ -40,9 +41,11 @@ class DpoLoss:
 
         ``losses`` are those of the targets, fp32 (targets,), ``pieces`` the numbers of their pieces, int64 (targets,),
         and ``reference_margins`` the preference of the reference model for each pair's first piece, fp32 (pairs,).
+        Without them the loss is 0, with the graph of ``losses``.
         """
         if reference_margins is None or pieces is None:
-            reference_margins, pieces = losses.new_zeros(0), torch.zeros(0, dtype=torch.int64, device=losses.device)
+            self._count(losses.new_zeros(0))
+            return losses.sum() * 0.0
         by_piece = losses.new_zeros(2 * len(reference_margins)).index_add(0, pieces, -losses)
         model_margins = by_piece[0::2] - by_piece[1::2]
         margins = model_margins - reference_margins

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.domain.errors import StateError
 from holdfast.domain.training.run_forecast import (
@@ -11,6 +13,7 @@ from holdfast.domain.training.run_forecast import (
     TrialTimes,
     forecast_time,
     num_checkpoints_kept,
+    steps_within,
     trial_times,
 )
 
@@ -85,8 +88,46 @@ def test_the_last_step_is_evaluated_and_saved_without_a_cadence():
         (1000, {"every": 100, "newest": 2, "keep_every": 500}, 3),
         (1000, {"every": 100, "newest": 2, "keep_every": 300}, 4),
         (1000, {"every": 100, "newest": 2, "best": 2}, 4),
+        (1000, {"every": 0, "newest": 1, "keep_every": 500}, 1),
+        (10**12, {"every": 10, "newest": 2, "keep_every": 10**6}, 10**6 + 1),
     ],
 )
 def test_the_checkpoints_kept_follow_retention(steps, rules, kept):
     """The newest ones, the milestones and the best are counted, none twice, and never more than were saved."""
     assert num_checkpoints_kept(steps, **rules) == kept
+
+
+@given(
+    steps=st.integers(1, 300),
+    every=st.integers(1, 40),
+    newest=st.integers(1, 10),
+    keep_every=st.integers(0, 100),
+    best=st.integers(0, 4),
+)
+def test_the_checkpoints_kept_are_those_of_a_list_of_all(steps, every, newest, keep_every, best):
+    """The number is that of a list of all saves from which retention takes its checkpoints."""
+    saves = [*range(every, steps, every), steps]
+    milestones = {step for step in saves if keep_every and step % keep_every == 0}
+    kept = min(len(saves), len(milestones.union(saves[-newest:])) + best)
+    rules = {"every": every, "newest": newest, "keep_every": keep_every, "best": best}
+    assert num_checkpoints_kept(steps, **rules) == kept
+
+
+SECONDS = st.floats(0.0, 100.0)
+
+
+@given(
+    seconds=st.floats(-10.0, 10_000.0),
+    times=st.builds(TrialTimes, SECONDS, SECONDS, st.floats(0.01, 10.0), SECONDS, SECONDS, SECONDS),
+    evaluation_every=st.integers(0, 100),
+    save_every=st.integers(0, 100),
+)
+def test_the_steps_of_a_time_fill_it(seconds, times, evaluation_every, save_every):
+    """By its forecast the run ends within the time, unless that is one step, and more steps would not fit."""
+    cadence = {"evaluation_every": evaluation_every, "save_every": save_every}
+    steps = steps_within(seconds, times, **cadence)
+    assert steps >= 1
+    if steps > 1:
+        assert forecast_time(times, RunLength.of(steps, **cadence)).total <= seconds + 1e-6
+    more = forecast_time(times, RunLength.of(steps + 1, **cadence)).total
+    assert more > seconds - times.evaluation - times.save - 1e-6
