@@ -69,7 +69,6 @@ from holdfast.bootstrap.doctor.perform_checks import perform_in_turn, perform_to
 from holdfast.bootstrap.doctor.storage_checks import check_shared_memory, check_temporary, look_at_folder
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
-from holdfast.bootstrap.wiring.disk_space import nearest_folder
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
 from holdfast.configs.secret_masking import mask_text
