@@ -65,7 +65,7 @@ from holdfast.bootstrap.wiring.subscriptions import (
 from holdfast.bootstrap.wiring.watch_drift import check_cached_data, drift_subscriptions
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
 from holdfast.configs.rendering import dump_settings
-from holdfast.domain.commands import StopRun
+from holdfast.domain.commands import Command, StopRun
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.events import Event
 from holdfast.domain.fault_tolerance.goodput import TimeAccount
@@ -158,9 +158,7 @@ class Run:
         self.parts: RunParts | None = None
         self._inbox = Inbox()
         self._time = TimeAccount()
-        self.seconds_before = 0.0
-        self._began = 0.0
-        self._is_training = False
+        self.seconds_before, self._began, self._is_training = 0.0, 0.0, False
         self._screen = Screen(report=report or (lambda _: None))
 
     @property
@@ -183,6 +181,10 @@ class Run:
         """
         self._inbox.post(StopRun(reason, signal))
         return self._is_training
+
+    def request(self, command: Command) -> None:
+        """Ask the run for ``command`` at the next step boundary, such as ``Evaluate()``; all ranks ask at one step."""
+        self._inbox.post(command)
 
     def run(self) -> Progress:
         """Train from the newest valid checkpoint to the end; return the progress.
@@ -221,8 +223,7 @@ class Run:
 
     def newest_checkpoint(self) -> str | None:
         """Return the location of the newest checkpoint after ``run``, None if there is none."""
-        stored = self._stored()
-        return stored[-1].location if stored else None
+        return stored[-1].location if (stored := self._stored()) else None
 
     def best_checkpoint(self, progress: Progress) -> Mapping[str, Any] | None:
         """Return the best checkpoint after ``run``, which ended at ``progress``, as ``best_of`` does."""
@@ -258,8 +259,7 @@ class Run:
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
         record_versions(folder, container.lineage().versions)
         if is_masked(container.document_encoder()):
-            names = container.mixture().names
-            prove_run(folder, self.settings, stream, container.run_tokenizer(), names, self._screen)
+            prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)
         folder.enter("building the model")
         self._screen.show("building the model")
         self.parts = self._build_parts(container, folder, monitors, stack)

@@ -30,6 +30,7 @@ from holdfast.configs.sections.monitors import JsonlMonitorSettings
 from holdfast.configs.sections.profile import ProfileSettings
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.commands import Evaluate, SaveCheckpoint
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import (
     CheckpointStarted,
@@ -71,6 +72,14 @@ class PlanTrial:
         """Return the trial of an argument that ``to_argument`` made."""
         return cls(**json.loads(argument))
 
+    def measured_steps(self) -> Sequence[int]:
+        """Return the steps after which the trial evaluates and saves.
+
+        They are few and early: a save that goes on in the background slows the steps beside it, and would lengthen each
+        of them if they are short.
+        """
+        return (max(1, self.steps // 2), self.steps)
+
     def facts(self, rank: int) -> Path:
         """Return the file of the facts that ``rank`` has measured."""
         folder = Path(self.folder)
@@ -99,6 +108,9 @@ class _Watch:
         self._mark("step", event.progress)
         self.tokens = event.progress.tokens
         step, begin = event.progress.step, self.marks[0][2]
+        if step in self.trial.measured_steps():
+            for command in (Evaluate(), SaveCheckpoint()):
+                self.run.request(command)
         is_long = time.time() - begin >= _SECONDS or step >= _MOST_STEPS
         if step >= self.trial.steps and is_long and is_first_rank():
             self.run.request_stop("the trial has measured its steps")
@@ -108,16 +120,15 @@ class _Watch:
 
 
 def trial_settings(settings: TrainSettings, trial: PlanTrial) -> TrainSettings:
-    """Return ``settings`` for the trial: the same run, with an evaluation and a checkpoint within its few steps.
+    """Return ``settings`` for the trial: the same run, whose watch asks for its evaluations and checkpoints.
 
     The folder differs, and archive, monitors, suites, profile, ledger, lineage and early stopping are off. The budget
     is the same, as compilation, the batch and the schedule depend on it.
     """
-    every = max(1, trial.steps // 2)
     changes: dict[str, Mapping[str, Any]] = {
         "run": {"dir": Path(trial.folder), "report": False},
-        "state_store": {"every": every, "keep": 1, "keep_every": 0, "keep_best": 0, "keep_hours": 0.0},
-        "evaluation": {"every": every, "suites": ()},
+        "state_store": {"every": 0, "keep": 1, "keep_every": 0, "keep_best": 0, "keep_hours": 0.0},
+        "evaluation": {"every": 0, "suites": ()},
         "data": {"lineage": None},
         "recovery": {"early_stopping": settings.recovery.early_stopping.model_copy(update={"patience": 0})},
     }
