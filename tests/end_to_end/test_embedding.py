@@ -21,6 +21,7 @@ from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap import build
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.retention import Retention
+from holdfast.domain.commands import Evaluate, SaveCheckpoint
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.events import (
     CheckpointSaved,
@@ -177,6 +178,23 @@ def test_a_host_stops_a_run_before_it_began(home):
     assert run.run().step == 0
     assert run.stopped_by is not None
     assert run.stopped_by.reason == "never mind"
+
+
+def test_a_host_asks_for_a_checkpoint_and_an_evaluation(home):
+    """A command that a host gives in the middle of a run is executed after the step of that moment."""
+    run, done = build(settings_of(home, "state_store.every=0", "evaluation.every=0")), []
+
+    def ask(event):
+        if event.progress.step == 2:
+            run.request(Evaluate())
+            run.request(SaveCheckpoint())
+
+    run.subscribe(StepCompleted, ask)
+    run.subscribe(EvaluationCompleted, lambda event: done.append(("evaluation", event.progress.step)))
+    run.subscribe(CheckpointStarted, lambda event: done.append(("checkpoint", event.progress.step)))
+    run.run()
+    assert {("evaluation", 2), ("checkpoint", 2)} <= set(done)
+    assert ("checkpoint", 3) not in done
 
 
 def test_a_part_is_replaced_by_name(home):
