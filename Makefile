@@ -37,7 +37,7 @@ faults: ## crashes, full disks, damaged files, signals, shortages and other rank
 reference: ## write the parts of docs/ that are made from the code
 	PYTHONPATH=. $(PYTHON) scripts/reference_pages.py
 
-docs: ## the documentation as a site in build/site, from build/pages
+docs: ## the documentation as a site in build/site; python -m http.server -d build/site serves it with its search
 	PYTHONPATH=. $(PYTHON) scripts/site_pages.py build/pages
 	$(PYTHON) -m zensical build --strict --clean
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +30,10 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "adam_epsilon": "optimizer.epsilon",
         "max_grad_norm": "optimizer.clip",
         "gradient_checkpointing": "model.gradient_checkpointing",
+        "activation_checkpointing": "model.gradient_checkpointing",
         "save_steps": "state_store.every",
         "save_total_limit": "state_store.keep",
+        "load_best_model_at_end": "state_store.keep_best",
         "eval_steps": "evaluation.every",
         "eval_on_start": "evaluation.at_start",
         "per_device_eval_batch_size": "evaluation.batch_size",
@@ -48,6 +53,8 @@ _VALUES: Mapping[str, Mapping[Any, Any]] = MappingProxyType(
         "torch_compile": {True: "default", False: "auto"},
         "use_cpu": {True: "cpu", False: "auto"},
         "gradient_checkpointing": {True: "full", False: "none"},
+        "activation_checkpointing": {True: "full", False: "none"},
+        "load_best_model_at_end": {True: 1, False: 0},
     }
 )
 _WHOLE = frozenset(
@@ -68,6 +75,8 @@ TOGETHER: Mapping[str, str] = MappingProxyType(
         "adam_beta2": "optimizer.betas: the second",
         "bf16": "optimizer.precision",
         "fp16": "optimizer.precision",
+        "warmup_ratio": "optimizer.schedule.warmup_steps: its product with the number of steps",
+        "report_to": "monitors: console, jsonl and the trackers of the list",
     }
 )
 """The setting of each argument that becomes one together with others."""
@@ -75,13 +84,11 @@ _UNIT = "it is set by steps: "
 REASONS: Mapping[str, str] = MappingProxyType(
     {
         "run_name": "the name of a run is its folder: set run.name in place of run.dir",
-        "report_to": "set monitors, such as monitors=[{kind: console}, {kind: jsonl}, {kind: wandb}]",
         "eval_strategy": _UNIT + "evaluation.every, 0 for the end alone",
         "save_strategy": _UNIT + "state_store.every, 0 for the end alone",
         "logging_strategy": _UNIT + "each step is recorded, and the console chooses by time",
         "logging_steps": "each step is recorded, and the console chooses by time",
-        "load_best_model_at_end": "set state_store.keep_best, and name the checkpoint with --best",
-        "metric_for_best_model": "set recovery.early_stopping.metric",
+        "metric_for_best_model": "the best checkpoint, which --best selects, is that of the lowest evaluation loss",
         "resume_from_checkpoint": "the same command continues by itself",
         "data_seed": "run.seed is the seed of the order of the data too",
         "fsdp": "set optimizer.sharding=fsdp2",
@@ -90,40 +97,48 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "tf32": "set optimizer.precision",
         "auto_find_batch_size": "optimizer.micro_batch=auto, the default, does this",
         "packing": "documents are always packed into rows, and kept apart",
-        "warmup_ratio": "set optimizer.schedule.warmup_steps",
         "push_to_hub": "export the model, and upload the folder by the hub's own command",
         "label_smoothing_factor": "the loss is cross-entropy without smoothing",
     }
 )
 """The reason for each well-known argument without a setting of its own, with the nearest one."""
-_NO_SETTING = "no setting has this meaning"
 _NUMBER_OF_STEPS = "run.budget.steps"
+_OFF: Mapping[str, int] = MappingProxyType({"max_steps": -1, "dataloader_num_workers": 0})
 _UNBOUNDED = 1_000_000_000
+_TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
-def import_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings of ``given``, nested, and the reason for each argument that has none."""
+def import_arguments(
+    given: Mapping[str, Any], *, num_steps: int | None = None
+) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """Return the settings of ``given``, nested, the reasons for arguments that have none, and further arguments.
+
+    The further arguments have no setting, and no reason of their own. An argument that is off (None, False, 0 or
+    empty) and has no setting is left out. ``num_steps`` is the length of the run, in place of epochs and max_steps.
+    Raises ``ConfigurationError`` if the learning rate falls over a number of steps that is not known.
+    """
     found: dict[str, Any] = {}
     reasons: dict[str, str] = {}
-    for name, value in given.items():
-        if name in TOGETHER or value is None:
+    others: list[str] = []
+    if num_steps is None and _is_whole(given.get("max_steps"), 1):
+        num_steps = int(given["max_steps"])
+    for name, value in _with_whole_warmup(given, num_steps).items():
+        if name in TOGETHER or value is None or value == _OFF.get(name):
             continue
         if name not in SETTINGS:
-            reasons[name] = REASONS.get(name, _NO_SETTING)
+            if name in REASONS and value:
+                reasons[name] = REASONS[name]
+            elif value:
+                others.append(name)
         elif name in _VALUES and value not in _VALUES[name]:
             reasons[name] = f"{SETTINGS[name]} has no value for {value!r}"
-        elif name in _WHOLE and (not isinstance(value, int | float) or value < 1 or value != int(value)):
-            reasons[name] = f"{SETTINGS[name]} takes a whole number from 1, and this is {value!r}"
+        elif name in _WHOLE and not _is_whole(value, 0 if name == "warmup_steps" else 1):
+            reasons[name] = f"{SETTINGS[name]} takes a whole number, and this is {value!r}"
         else:
             _plant(found, SETTINGS[name], _VALUES[name][value] if name in _VALUES else _plain(name, value))
-    if found.get("optimizer", {}).get("schedule", {}).get("kind") in {"linear", "cosine"}:
-        _plant(found, "optimizer.schedule.floor", 0.0)  # where Trainer's schedules end
-    _together(given, found)
-    if "epochs" in found.get("data", {}) and "steps" not in found.get("run", {}).get("budget", {}):
-        _plant(found, _NUMBER_OF_STEPS, _UNBOUNDED)  # the epochs end the run
-    elif given.get("max_steps", -1) > 0 and found.get("data", {}).pop("epochs", None):
-        reasons["num_train_epochs"] = "max_steps is given, which Trainer follows instead"
-    return found, reasons
+    _together(given, found, reasons)
+    _limit(found, reasons, num_steps)
+    return found, reasons, others
 
 
 def table() -> str:
@@ -136,7 +151,42 @@ def _plain(name: str, value: Any) -> Any:
     return int(value) if name in _WHOLE else value
 
 
-def _together(given: Mapping[str, Any], found: dict[str, Any]) -> None:
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int | float) and value >= least and value == int(value)
+
+
+def _with_whole_warmup(given: Mapping[str, Any], num_steps: int | None) -> Mapping[str, Any]:
+    """Return ``given`` with a warm-up in steps where it is a share of ``num_steps``, as Trainer rounds it."""
+    share = given.get("warmup_ratio") or given.get("warmup_steps") or 0
+    if num_steps is None or not 0 < share < 1:
+        return given
+    return {**given, "warmup_steps": math.ceil(num_steps * share)}
+
+
+def _limit(found: dict[str, Any], reasons: dict[str, str], num_steps: int | None) -> None:
+    """End the run as Trainer does, and the schedule with it."""
+    falls = found.get("optimizer", {}).get("schedule", {}).get("kind") in {"linear", "cosine"}
+    has_epochs = "epochs" in found.get("data", {})
+    if falls:
+        _plant(found, "optimizer.schedule.floor", 0.0)  # where Trainer's schedules end
+    if num_steps is not None:
+        _plant(found, _NUMBER_OF_STEPS, num_steps)
+        if has_epochs:
+            del found["data"]["epochs"]
+            if not found["data"]:
+                del found["data"]
+            reasons["num_train_epochs"] = f"{_NUMBER_OF_STEPS} is given instead"
+    elif has_epochs and falls:
+        message = (
+            "the learning rate falls over the whole run, whose number of steps is not in the arguments: give "
+            "--steps N, such as max_steps in trainer_state.json of a checkpoint of Trainer"
+        )
+        raise ConfigurationError(message)
+    elif has_epochs:
+        _plant(found, _NUMBER_OF_STEPS, _UNBOUNDED)  # the epochs end the run
+
+
+def _together(given: Mapping[str, Any], found: dict[str, Any], reasons: dict[str, str]) -> None:
     if rows := given.get("per_device_train_batch_size"):
         _plant(found, "optimizer.batch_size", rows * given.get("gradient_accumulation_steps", 1))
     if "adam_beta1" in given or "adam_beta2" in given:
@@ -144,6 +194,14 @@ def _together(given: Mapping[str, Any], found: dict[str, Any]) -> None:
     if "bf16" in given or "fp16" in given:
         precision = "bf16" if given.get("bf16") else "fp16" if given.get("fp16") else "fp32"
         _plant(found, "optimizer.precision", precision)
+    reports = given.get("report_to") or []
+    names = [name for name in ([reports] if isinstance(reports, str) else reports) if name != "none"]
+    if names and set(names) <= set(_TRACKERS):
+        _plant(found, "monitors", [{"kind": name} for name in ("console", "jsonl", *names)])
+    elif names:
+        reasons["report_to"] = f"set monitors: there are {', '.join(_TRACKERS)} and others"
+    if given.get("warmup_ratio") and "warmup_steps" not in found.get("optimizer", {}).get("schedule", {}):
+        reasons["warmup_ratio"] = "set optimizer.schedule.warmup_steps, or give --steps"
 
 
 def _plant(tree: dict[str, Any], setting: str, value: Any) -> None:

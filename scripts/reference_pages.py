@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WIDTH = 80
+"""Characters of a line of code that the site shows without scrolling."""
 _SPECIAL = {"__call__", "__enter__", "__exit__", "__aiter__", "__anext__"}
 _FIRST_PORTS = ("data_source", "model_factory", "optimizer", "state_store", "monitor")
 _SECTIONS = {
@@ -150,7 +152,11 @@ def api() -> str:
 
 
 def _described_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    yield f"```python\n{_signature(node)}\n```"
+    signature = _signature(node)
+    if len(signature) > _WIDTH:
+        arguments = "".join(f"    {argument},\n" for argument in _arguments(node.args))
+        signature = f"{signature.partition('(')[0]}(\n{arguments}){signature[signature.rindex(' -> ') :]}"
+    yield f"```python\n{signature}\n```"
     yield _markdown(ast.get_docstring(node))
 
 

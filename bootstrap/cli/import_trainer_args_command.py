@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 _HELP = """\
 Reads a file of TrainingArguments, as TrainingArguments.to_json_string() gives it, or as YAML. Prints the settings for
---config. Comments name each argument that has no setting, and why. The data and the number of processes are not among
-them: set data.path and optimizer.batch_size.
+--config. Comments name each argument that is on and has no setting. The data and the number of processes are not among
+the arguments: set data.path, and multiply optimizer.batch_size by the number of processes.
 
 example:
-  %(prog)s arguments.json > trainer.yaml
+  %(prog)s arguments.json --steps 12000 > trainer.yaml
 """
 
 
@@ -28,26 +29,39 @@ def add_import_trainer_args(commands: Commands) -> None:
     summary = "print the settings that TrainingArguments of transformers become"
     parser = add_command(commands, "import-trainer-args", summary, _HELP, import_trainer_args)
     parser.add_argument("file", type=Path, help="TrainingArguments as JSON or YAML")
+    steps = "steps of the whole run, in place of num_train_epochs: max_steps in trainer_state.json of a checkpoint"
+    parser.add_argument("--steps", type=int, metavar="N", help=steps)
 
 
 def import_trainer_args(options: argparse.Namespace) -> int:
     """Print the settings as YAML; return the exit code."""
     import yaml
 
+    from holdfast.configs.strict_yaml import StrictYamlError, read_yaml
     from holdfast.configs.trainer_arguments import import_arguments
     from holdfast.domain.errors import ConfigurationError
 
     try:
-        given = yaml.safe_load(options.file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        given = read_yaml(options.file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, StrictYamlError) as error:
         reason = " ".join(str(error).split())
         message = f"{options.file} cannot be read as TrainingArguments ({reason}): give JSON or YAML"
         raise ConfigurationError(message) from error
     if not isinstance(given, dict):
         message = f"{options.file} has no arguments by name: give the JSON of TrainingArguments.to_json_string()"
         raise ConfigurationError(message)
-    settings, reasons = import_arguments(given)
+    if options.steps is not None and options.steps < 1:
+        message = f"--steps takes a whole number from 1, and this is {options.steps}"
+        raise ConfigurationError(message)
+    settings, reasons, others = import_arguments(given, num_steps=options.steps)
     for name, reason in reasons.items():
-        print(f"# {' '.join(str(name).split())}: {' '.join(reason.split())}")
+        print(f"# {_on_one_line(name)}: {_on_one_line(reason)}")
+    if others:
+        names = ", ".join(_on_one_line(name) for name in others)
+        print("\n".join(textwrap.wrap(f"without a setting: {names}", 110, initial_indent="# ", subsequent_indent="# ")))
     print(yaml.safe_dump(settings, sort_keys=False), end="")
     return ExitCode.FINISHED
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())

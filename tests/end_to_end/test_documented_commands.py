@@ -31,6 +31,7 @@ OTHERS = {
     "python make_books.py": "run by test_adapter_page.py",
     "python damage.py": "run by test_survive_page.py",
     "HEAD=localhost; export HEAD": "the shell's own",
+    "python -m http.server -d build/site": "Python's own",
     "python ask.py": "run by test_data_tutorial.py and test_tutorial.py",
     "openssl rand -base64 32 > run.key && chmod 600 run.key": "run by test_documented_pages.py",
 }
@@ -39,7 +40,8 @@ STANDS_FOR = {
     "COMMAND": "train",
     **dict.fromkeys(("run.yaml", "configs/NAME.yaml"), "configs/quickstart.yaml"),
     **dict.fromkeys(
-        ("small.yaml", "march.yaml", "april.yaml", "rules.yaml", "own.yaml", "mine.yaml"), "configs/quickstart.yaml"
+        ("small.yaml", "march.yaml", "april.yaml", "rules.yaml", "own.yaml", "mine.yaml", "trainer.yaml"),
+        "configs/quickstart.yaml",
     ),
 }
 NAMED = {"VERSION", "SETTINGS"}

@@ -88,6 +88,7 @@ ADDITIONS = {
     "tune --space": ["--trials", "2", "run.budget.steps=3", "evaluation.max_tokens=4096"],
     "tune --find-lr": ["--steps", "20"],
     "launch skypilot --gpus 8": ["optimizer.batch_size=8"],
+    "--config trainer.yaml": ["run.budget.steps=3"],
 }
 """What is added to the end of a command that has these words, so that it takes seconds."""
 SHORT = {
@@ -170,11 +171,13 @@ def follow(line, folder):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with what the pages speak of: texts, and models from elsewhere."""
+    """Return a folder with what the pages speak of: texts, arguments of Trainer, and models from elsewhere."""
     texts = corpus(tmp_path)
     (tmp_path / "space.yaml").write_text("optimizer.learning_rate: {low: 1e-4, high: 1e-2, log: true}\n")
     (tmp_path / "texts/more").mkdir(parents=True)
     (tmp_path / "texts/more/corpus.jsonl.gz").write_bytes(gzip.compress(texts.read_bytes()))
+    (tmp_path / "arguments.json").write_text('{"per_device_train_batch_size": 2, "lr_scheduler_type": "cosine"}')
+    shutil.copy(texts, tmp_path / "train.jsonl")
     (tmp_path / "crawl").mkdir()
     shutil.copy(texts, tmp_path / "crawl")
     core = Tokenizer(models.BPE())

@@ -66,7 +66,7 @@ def words_of(text: str) -> list[str]:
     """Return the arguments of ``python -m application`` in ``text``, with something in place of what N stands for."""
     found = shlex.split(text, comments=True)
     begin = next((number for number in range(len(found)) if found[number : number + 2] == ["-m", "application"]), -2)
-    own = itertools.takewhile(lambda word: word != "&&", found[begin + 2 :])
+    own = itertools.takewhile(lambda word: word not in {"&&", ">"}, found[begin + 2 :])
     known = (word for word in own if word != "..." and not word.startswith("["))
     return ["1" if word in {"N", "STEP"} else word for word in known]
 
