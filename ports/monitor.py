@@ -17,11 +17,13 @@ class Monitor(ABC):
 
     - ``record`` accepts any names and any floats, NaN and infinities included, and steps in any order.
     - ``rewind`` removes the metrics after ``step``, also those of an earlier process, if the sink can remove them. It
-      is called at each start, with 0 for a new run, and at each roll-back, so that every step is recorded once.
+      is called at each start and at each roll-back, so that every step is recorded once. ``rewind(0)``, which begins a
+      new run, removes all metrics, also those of step 0.
     - ``close`` makes all metrics visible and may be called twice; a later ``record`` is ignored.
-    - Called from one thread, which belongs to this monitor alone. A call that takes long, hangs or raises does not stop
-      training: the oldest metrics that wait for the monitor are dropped, and an error is reported. The run waits for
-      the metrics of a monitor before each checkpoint, unless the monitor is behind or a ``Tracker``.
+    - Called from one thread, which belongs to this monitor alone and is not the thread that creates it. A call that
+      takes long, hangs or raises does not stop training: the oldest metrics that wait for the monitor are dropped, and
+      an error is reported. The run waits for the metrics of a monitor before each checkpoint, unless the monitor is
+      behind or a ``Tracker``.
     """
 
     @abstractmethod

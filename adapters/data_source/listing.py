@@ -6,6 +6,7 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -137,9 +138,23 @@ class _Search:
 
 def _raise_missing(url: str) -> NoReturn:
     shown = without_secrets(url)
-    advice = f"several paths are written as a list, data.path=[{shown}]" if "," in url else "check data.path"
+    if "," in url:
+        advice = f"several paths are written as a list, data.path=[{shown}]"
+    else:
+        nearest = None if "://" in url else _nearest_name(Path(url))
+        advice = f"did you mean {nearest}?" if nearest else "check data.path"
     msg = f"there is no file or folder {shown}: {advice}"
     raise DataError(msg)
+
+
+def _nearest_name(path: Path) -> Path | None:
+    """Return the entry beside ``path`` whose name is most like its name, None if no name is like it."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return None
+    near = get_close_matches(path.name, names, n=1, cutoff=0.8)
+    return path.with_name(near[0]) if near else None
 
 
 def _open(url: str) -> tuple[AbstractFileSystem, str]:

@@ -80,6 +80,7 @@ def evaluate(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace, data: OtherData) -> int:
     from holdfast.bootstrap.operations.trained_model import open_trained
     from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.printing import fitting, short
     from holdfast.bootstrap.wiring.screen import phases_shown
 
     with phases_shown(is_quiet=options.quiet) as show:
@@ -94,8 +95,8 @@ def _measure(options: argparse.Namespace, data: OtherData) -> int:
         print(json.dumps({**found, "is_cut": data.is_named and trained.is_cut}, indent=1, allow_nan=False))
     if options.json or options.quiet:
         return ExitCode.FINISHED
-    name = f"{trained.location}{' · average of the weights' if trained.is_averaged else ''}"
-    print("\n".join([f"{name} · {_sentence(evaluation)}", *_parts(evaluation)]))
+    name = f"{short(trained.location)}{' · average of the weights' if trained.is_averaged else ''}"
+    print("\n".join([fitting(f"{name} · {_sentence(evaluation)}"), *_parts(evaluation)]))
     if data.is_named and trained.is_cut:
         text = "these are the first tokens of the data, not all: evaluation.max_tokens=N measures more"
         print(text, file=sys.stderr)

@@ -30,6 +30,7 @@ def add_explain(commands: Commands) -> None:
 def explain(options: argparse.Namespace) -> int:
     """Print the state of a run, why it ended and what to try; return the exit code."""
     from holdfast.bootstrap.operations.explain import explain as report
+    from holdfast.bootstrap.process.printing import fitting
 
-    print(report(options.run))
+    print(fitting(report(options.run)))
     return ExitCode.FINISHED

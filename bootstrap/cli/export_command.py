@@ -111,7 +111,7 @@ def _order_of(options: argparse.Namespace) -> ExportOrder:
 
 
 def _report(options: argparse.Namespace, order: ExportOrder, exported: Exported) -> None:
-    from holdfast.bootstrap.process.printing import report_line
+    from holdfast.bootstrap.process.printing import fitting, report_line, short
     from holdfast.domain.training.export_format import ExportKind
 
     if options.json:
@@ -121,12 +121,11 @@ def _report(options: argparse.Namespace, order: ExportOrder, exported: Exported)
     if options.json or options.quiet:
         return
     reader = "llama.cpp" if order.format.kind is ExportKind.GGUF else "transformers"
-    print(f"{exported.location} is in {options.folder}{'' if exported.is_new else ' already'}, as {reader} loads it")
+    place = f"{options.folder}{'' if exported.is_new else ' already'}"
+    print(fitting(f"{short(exported.location)} is in {place}, as {reader} loads it"))
     if (change := exported.change) is not None:
-        print(
-            f"held-out loss: {change.after:.4f} nats/token as {order.format}, {change.before:.4f} before "
-            f"({change.increase:+.2%}) · {change.num_targets:,} tokens"
-        )
+        losses = f"{change.after:.4f} nats/token as {order.format}, {change.before:.4f} before ({change.increase:+.2%})"
+        print(fitting(f"held-out loss: {losses} · {change.num_targets:,} tokens"))
     if exported.zeros is not None:
         print(f"zeros: {exported.zeros:.1%} of the weights in linear layers")
 

@@ -27,7 +27,7 @@ state of a run:
   finished   its budget is spent or its data have ended
   stopped    a signal, a file or the host program asked it to stop; the same command continues it
   failed     an error ended it
-  crashed    its process ended without a word, for example by SIGKILL or a power cut
+  crashed    its process ended without a message, for example by SIGKILL or a power cut
 """
 
 

@@ -173,15 +173,15 @@ def _reasons_of_start(story: Story) -> Iterator[str]:
         yield f"why: the last start ended while it was {phase}: {error}"
         yield "what to try: start the same command again once the cause is removed"
     else:
-        yield f"why: the process ended without a word while it was {phase}: {_silent_causes(story)}"
+        yield f"why: the process ended without a message while it was {phase}: {_silent_causes(story)}"
         then = "; it continues from the newest checkpoint" if story.checkpoints else "; it had trained nothing yet"
         yield f"what to try: start the same command again{then}"
 
 
 def _silent_causes(story: Story) -> str:
     if (shortage := story.start.get("memory")) is not None:
-        return f"most likely the kernel was short of memory (dmesg), as {shortage}"
-    return "kill -9, the kernel short of memory (dmesg), or the power"
+        return f"most likely a lack of memory (dmesg reports it), as {shortage}"
+    return "kill -9, a lack of memory (dmesg reports it), or a power cut"
 
 
 def _reasons(run: Path, story: Story) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
         yield from (f"    where each thread was: {path}" for path in stacks[-1:])
         yield "what to try: start the same command again; it continues from the newest checkpoint"
     elif state == "killed":
-        yield f"why: the process ended without a word: {_silent_causes(story)}"
+        yield f"why: the process ended without a message: {_silent_causes(story)}"
         yield "what to try: start the same command again; it continues from the newest checkpoint"
     elif state == "failed" and not found:
         yield f"why: {last['RunFailed'].get('error')}"

@@ -82,6 +82,10 @@ def report_line(line: str) -> None:
 
 
 def short(location: str) -> str:
-    """Return a path as seen from the current folder, if it lies there."""
+    """Return a path as seen from the current folder, if it lies there and the folder still exists."""
     path = Path(location)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return location
+    return str(path.relative_to(here)) if path.is_relative_to(here) else location

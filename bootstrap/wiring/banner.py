@@ -71,7 +71,9 @@ def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
         words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"
     else:
         yield "data", "streamed: the number of tokens is not known in advance"
-    yield "budget", words if budget.minutes is None else f"{words}, in at most {budget.minutes:g} minutes"
+    if budget.minutes is not None:
+        words += f", in at most {budget.minutes:g} minute{'' if budget.minutes == 1 else 's'}"
+    yield "budget", words
 
 
 def _kind(settings: TrainSettings) -> str:

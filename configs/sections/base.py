@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,10 +112,16 @@ class PluginSettings(Section):
 
 
 def nearest_kind(kind: str, built_in: tuple[str, ...]) -> str | None:
-    """Return the built-in kind that ``kind`` is probably a misspelling of, None if there is none."""
+    """Return the built-in kind that ``kind`` is probably a misspelling of, None if there is none.
+
+    The name of an installed entry point of Holdfast is never a misspelling.
+    """
     if kind in built_in:
         return None
-    return next(iter(get_close_matches(kind[:80].lower(), built_in, n=1, cutoff=0.8)), None)
+    near = get_close_matches(kind[:80].lower(), built_in, n=1, cutoff=0.8)
+    if not near or any(point.group.startswith("holdfast.") for point in entry_points(name=kind)):
+        return None
+    return near[0]
 
 
 def by_kind(default: str, *others: str) -> Discriminator:

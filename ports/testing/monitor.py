@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -155,6 +156,14 @@ class MonitorContract(ABC):
         monitor.record(1, {"loss": 1.0})
         monitor.close()
         assert self._figures(monitor, tmp_path) == self._expected([(1, {"loss": 1.0})])
+
+    def test_another_thread_than_that_of_its_creation_calls_it(self, monitor: Monitor, tmp_path: Path) -> None:
+        """A monitor is created in one thread, and all its methods are called from another thread."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(monitor.rewind, 0).result()
+            pool.submit(monitor.record, 1, {"loss": 2.0}).result()
+            pool.submit(monitor.close).result()
+        assert self._figures(monitor, tmp_path) == self._expected([(1, {"loss": 2.0})])
 
     def test_a_call_takes_milliseconds(self, monitor: Monitor) -> None:
         """A thousand records of eight metrics take less than two seconds, also on a busy machine."""

@@ -24,7 +24,7 @@ def test_a_run_killed_at_its_very_beginning_is_explained_and_starts_again(tmp_pa
     told = run_here("explain", RUN, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     assert f"{RUN} · killed · step 0 of 1" in told.stdout
-    assert "kill -9, the kernel short of memory" in told.stdout
+    assert "kill -9, a lack of memory" in told.stdout
     other = run_here("train", *settings, "model.config.hidden_size=64", cwd=tmp_path)
     assert other.returncode == 0, other.stderr
     assert "finished" in run_here("explain", RUN, cwd=tmp_path).stdout

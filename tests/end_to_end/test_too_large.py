@@ -91,7 +91,7 @@ def test_what_nearly_fills_its_control_group_is_told_before_and_after(tmp_path, 
     assert "memory is short: training the model takes 4" in process.stderr
     told = run_here("explain", "runs/default", cwd=tmp_path)
     assert told.returncode == 0
-    assert "most likely the kernel was short of memory (dmesg), as training the model takes 4" in told.stdout
+    assert "most likely a lack of memory (dmesg reports it), as training the model takes 4" in told.stdout
     assert "its control group allows 560.0 MB of memory" in told.stdout
 
 

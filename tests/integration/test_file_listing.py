@@ -111,6 +111,15 @@ def test_a_path_that_does_not_exist_is_named(tmp_path, name):
     assert error_of(FilesDataSource([path])) == f"there is no file or folder {path}: check data.path"
 
 
+@pytest.mark.parametrize(("wrong", "right"), [("leters.csv", "letters.csv"), ("text", "texts")])
+def test_a_misspelled_path_is_answered_with_the_nearest_name(tmp_path, wrong, right):
+    """For a path that does not exist, the error names the file or folder beside it with a similar name."""
+    (tmp_path / "letters.csv").write_text("text\na\n", encoding="utf-8")
+    (tmp_path / "texts").mkdir()
+    message = error_of(FilesDataSource([f"{tmp_path}/{wrong}"]))
+    assert message == f"there is no file or folder {tmp_path}/{wrong}: did you mean {tmp_path}/{right}?"
+
+
 def test_a_list_of_paths_in_one_text_is_explained(tmp_path):
     """Two paths that were written into one text are answered with how a list is written."""
     paths = f"{tmp_path},{tmp_path}/notes"

@@ -112,6 +112,19 @@ def test_a_wrong_override_is_named_with_its_remedy(override, key, remedy):
     assert remedy in message
 
 
+def test_the_name_of_an_installed_adapter_may_be_like_a_built_in_kind(tmp_path, monkeypatch):
+    """A kind that an installed package offers is not taken for a misspelling of a built-in kind."""
+    assert "did you mean sqlite?" in complaint("monitors=[mysqlite]")
+    package = tmp_path / "house-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: house\nVersion: 1.0\n", encoding="utf-8")
+    (package / "entry_points.txt").write_text("[holdfast.monitor]\nmysqlite = house:Monitor\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [monitor.kind for monitor in load_settings((), ("monitors=[mysqlite]",), {}).settings.monitors] == [
+        "mysqlite"
+    ]
+
+
 def test_a_missing_field_names_what_needs_it():
     """A kind with a required field says which field, which kind, and where the kind was chosen."""
     expected = "tokenizer.path is missing: tokenizer.kind=huggingface (command line) needs it"

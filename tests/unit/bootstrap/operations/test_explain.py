@@ -1,8 +1,10 @@
 import fcntl
 import json
+from argparse import Namespace
 
 import pytest
 
+from holdfast.bootstrap.cli.explain_command import explain as explain_command
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings import TrainSettings
@@ -156,7 +158,7 @@ def starting(folder, *events, checkpoints=(), **start):
 @pytest.mark.parametrize(
     ("start", "state", "told"),
     [
-        ({}, "killed", "without a word while it was building the model"),
+        ({}, "killed", "without a message while it was building the model"),
         ({"error": "DataError: no such file"}, "failed", "while it was building the model: DataError: no such file"),
     ],
 )
@@ -220,3 +222,14 @@ def test_a_record_whose_start_is_damaged_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(json.dumps(record | {"start": content}))
     with pytest.raises(StateError, match="is damaged"):
         explain(tmp_path)
+
+
+def test_the_command_wraps_its_lines_at_words_in_a_terminal(tmp_path, monkeypatch, capsys):
+    """In a terminal no line is longer than its width, and no word is cut."""
+    run_folder(tmp_path, [STARTED], checkpoints=[4], last_step=6)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    explain_command(Namespace(run=tmp_path))
+    lines = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, lines)) <= 60
+    assert " ".join(lines).endswith("start the same command again; it continues from the newest checkpoint")

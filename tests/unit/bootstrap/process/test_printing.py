@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.process.printing import visible
+from holdfast.bootstrap.process.printing import short, visible
 
 TEXT = "a\tb\n\x1b[2J\x9b\x07é"
 
@@ -14,3 +14,14 @@ def test_control_characters_of_a_text_do_not_reach_a_terminal(monkeypatch, is_te
     """A text of a model shows its control characters in a terminal, and is unchanged in a file or a pipe."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
     assert visible(TEXT) == shown
+
+
+def test_a_path_is_shown_as_seen_from_the_current_folder(tmp_path, monkeypatch):
+    """A path below the current folder is shown from there, and another one, or one without such a folder, as it is."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert short(f"{here}/runs/a") == "runs/a"
+    assert short(f"{tmp_path}/a") == f"{tmp_path}/a"
+    here.rmdir()
+    assert short(f"{here}/runs/a") == f"{here}/runs/a"
