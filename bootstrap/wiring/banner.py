@@ -62,15 +62,21 @@ def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
         *([] if budget.steps is None else [budget.steps * tokens_a_step]),
         *([] if budget.tokens is None else [budget.tokens]),
     ]
-    steps = -(-min(spent) // tokens_a_step)
-    words = f"{counted(steps, 'step')} = {min(spent):,} tokens"
+    there, length = 0, settings.data.row_length
     if isinstance(stream, CachedBatches):
-        there = stream.num_rows * settings.data.row_length
-        yield "data", f"{there:,} tokens in {counted(stream.num_rows, 'row')}, without what is held out"
-        epochs = min(spent) / max(there, 1)
-        words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"
+        there = stream.num_rows * length
+        samples = stream.order()[1] if there else None
+        spent += [] if samples is None else [samples * length]
+        is_part = settings.data.holdout or settings.data.folds is not None
+        rest = ", without what is held out" if is_part else ""
+        yield "data", f"{there:,} tokens in {counted(stream.num_rows, 'row')}{rest}"
     else:
         yield "data", "streamed: the number of tokens is not known in advance"
+    steps = -(-min(spent) // tokens_a_step)
+    words = f"{counted(steps, 'step')} = {min(spent):,} tokens"
+    if there:
+        epochs = min(spent) / there
+        words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"
     if budget.minutes is not None:
         words += f", in at most {budget.minutes:g} minute{'' if budget.minutes == 1 else 's'}"
     yield "budget", words
