@@ -59,14 +59,12 @@ def assert_rising(shares):
 
 def test_the_banner_counts_the_data_that_end_a_run(tmp_path):
     """With ``data.epochs`` the budget is that of the data, and nothing is said to be held out if nothing is."""
-    settings = tiny(
-        corpus(tmp_path, documents=20), *SHORT, "data.holdout=0", "data.epochs=1", "run.budget.steps=1000000"
-    )
-    finished = run("train", *settings, "state_store.every=1000", cwd=tmp_path)
+    ended_by_data = ("data.holdout=0", "data.epochs=1", "run.budget.steps=1000000")
+    finished = run_here("train", *tiny(corpus(tmp_path, documents=20), *SHORT, *ended_by_data), cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
-    steps = int(re.search(r"budget  (\d+) steps = [\d,]+ tokens = 1\.0 epochs", finished.stdout)[1])
+    steps = int(re.search(r"budget  (\d+) steps = [\d,]+ tokens = 1\.0 epochs", finished.stderr)[1])
     assert figures_of(tmp_path / "runs/default")[-1]["step"] == steps
-    assert "held out" not in finished.stdout
+    assert "held out" not in finished.stderr
 
 
 @pytest.mark.slow
