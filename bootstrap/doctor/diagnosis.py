@@ -66,6 +66,7 @@ from holdfast.bootstrap.doctor.network_checks import (
     time_of_servers,
 )
 from holdfast.bootstrap.doctor.perform_checks import perform_in_turn, perform_together
+from holdfast.bootstrap.doctor.record_checks import record_checks
 from holdfast.bootstrap.doctor.storage_checks import check_shared_memory, check_temporary, look_at_folder
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
@@ -213,7 +214,8 @@ def _temporary() -> Iterator[Finding]:
 
 
 def _network(settings: TrainSettings, seconds: float) -> Sequence[Check]:
-    return [*data_checks(settings, seconds), *archive_checks(settings, seconds), *_server_checks(settings, seconds)]
+    data = [*data_checks(settings, seconds), *record_checks(settings, seconds)]
+    return [*data, *archive_checks(settings, seconds), *_server_checks(settings, seconds)]
 
 
 def data_checks(settings: TrainSettings, seconds: float) -> Iterator[Check]:

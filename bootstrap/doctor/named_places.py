@@ -74,12 +74,17 @@ def is_on_disk(url: str) -> bool:
 
 def data_places(settings: TrainSettings) -> Sequence[DataPlace]:
     """Return the places of the data, of named sets, and of all sources of a mixture."""
+    return [place for name, section in text_sections(settings) for place in _places_of(f"{name}.path", section)]
+
+
+def text_sections(settings: TrainSettings) -> Sequence[tuple[str, object]]:
+    """Return the sections of the data, of all sources of a mixture and of named sets, each with its name."""
     data = settings.data
     sections: list[tuple[str, object]] = [] if isinstance(data, MixtureDataSettings) else [("data", data)]
     if isinstance(data, MixtureDataSettings):
         sections += [(f"data.sources.{name}", source) for name, source in data.giving.items()]
     sections += [(f"evaluation.sets.{name}", files) for name, files in (settings.evaluation.sets or {}).items()]
-    return [place for name, section in sections for place in _places_of(f"{name}.path", section)]
+    return sections
 
 
 def hub_places(settings: TrainSettings) -> Sequence[HubPlace]:
