@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.domain.events import Event
 
 _SECONDS_REMEMBERED = 3600.0
+_FIRST = 5  # steps of a new run, before which no batch is ready ahead
 _KNOBS = {
     Knob.PREFETCH: "batches ahead",
     Knob.THREADS: "reading threads",
@@ -128,7 +129,8 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
         case RollBackSkipped(progress, reason):
             return f"step {progress.step} · {reason}; training continues, as there is no checkpoint to roll back to"
         case DataStalled(progress, seconds):
-            return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
+            cause = "the first batches are being read" if progress.step < _FIRST else "reading is slower than training"
+            return f"step {progress.step + 1} · waited {seconds:.1f} s for data: {cause}"
         case SuiteEvaluated() | SuiteFailed():
             return _of_suites(event)
         case RunStalled(progress, seconds, _):

@@ -14,6 +14,7 @@ from holdfast.domain.events import (
     CheckpointSaved,
     CheckpointStarted,
     DataEnded,
+    DataStalled,
     EvaluationCompleted,
     Event,
     HandlerFailed,
@@ -111,6 +112,18 @@ def test_announcements_say_what_a_person_asks():
         "step 12 · ROLLED BACK to step 7: the loss rose from 2.1 to 7.5",
         "step 7 · the loss rose from 2.1 to 7.5; training continues, as there is no checkpoint to roll back to",
         "step 7 · the data differ from 4f1c2a: tokens a document moved from 210 to 420",
+    ]
+
+
+def test_a_wait_at_the_begin_blames_no_disk():
+    """While the first batches are read, a wait is no sign that reading is slower than training."""
+    lines = []
+    for step in (1, 4, 5):
+        LogEvents(lines.append)(DataStalled(Progress(step=step), 2.0))
+    assert [line.rpartition(": ")[2] for line in lines] == [
+        "the first batches are being read",
+        "the first batches are being read",
+        "reading is slower than training",
     ]
 
 
