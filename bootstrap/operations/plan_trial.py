@@ -18,6 +18,7 @@ from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
 from holdfast.bootstrap.process.library_environment import set_library_defaults
 from holdfast.bootstrap.process.log_settings import configure_logging
 from holdfast.bootstrap.process.process_age import process_age
+from holdfast.bootstrap.process.printing import fitting
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run import Run
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -219,7 +220,7 @@ def _bytes_in(folder: Path) -> int:
 
 def _report(line: str) -> None:
     if is_first_rank():
-        sys.stdout.write(f"  {line}\n")
+        sys.stdout.write(f"{fitting(f'  {line}')}\n")
         sys.stdout.flush()
 
 

@@ -75,9 +75,9 @@ def print_line(line: str) -> None:
 
 
 def report_line(line: str) -> None:
-    """Print ``line`` on standard error, unless its reader or its terminal has gone."""
+    """Print ``line`` on standard error, wrapped for a terminal, unless its reader or its terminal has gone."""
     with suppress(OSError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{fitting(line, sys.stderr)}\n")
         sys.stderr.flush()
 
 
