@@ -17,8 +17,8 @@ from holdfast.bootstrap.process.launch import launch, processes_to_start
 from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
 from holdfast.bootstrap.process.library_environment import set_library_defaults
 from holdfast.bootstrap.process.log_settings import configure_logging
-from holdfast.bootstrap.process.process_age import process_age
 from holdfast.bootstrap.process.printing import fitting
+from holdfast.bootstrap.process.process_age import process_age
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run import Run
 from holdfast.bootstrap.run_folder.layout import RunLayout
