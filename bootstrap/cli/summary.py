@@ -108,7 +108,8 @@ class Report:
             rows += [("steps", f"{progress.step:,}")] if self._run.stopped_by is not None else []
             rows += [("tokens", f"{progress.tokens:,}")]
             unit = "pair" if holds_pairs(self._run.settings.data) else "token"
-            rows += [("loss", f"{found['loss']:.3f} nats/{unit}")] if isinstance(found["loss"], float) else []
+            if isinstance(found["loss"], float):  # unlike that of the progress line, which is smoothed
+                rows.append(("loss", f"{found['loss']:.3f} nats/{unit} in the last step"))
         if self._evaluation is not None:
             rows.append(("evaluation", ", ".join(self._evaluation.evaluation.words(3))))
         if self._has_trained(progress):

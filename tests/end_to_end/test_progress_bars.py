@@ -101,7 +101,7 @@ def test_the_last_lines_are_aligned(tmp_path):
     )
     last, evaluation = last_metrics(tmp_path / "runs/default")
     assert values["end"] == "finished 2 steps"
-    assert values["loss"] == f"{last['loss']:.3f} nats/token"
+    assert values["loss"] == f"{last['loss']:.3f} nats/token in the last step"
     assert values["evaluation"].endswith(f"{evaluation['eval_loss']:.3f} nats/token")
     assert values["checkpoint"] == "runs/default/checkpoints/checkpoint-2  (for transformers)"
     assert math.isfinite(float(values["speed"].split()[0].replace(",", "")))
