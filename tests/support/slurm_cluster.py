@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.support.command_line import environment
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "srun")
+_SECONDS_OF_A_CREDENTIAL = 3
 ADMIN_PATHS = "/usr/sbin:/sbin"
 CONFIGURATION = """\
 ClusterName=holdfast
@@ -99,8 +100,12 @@ class SlurmCluster:
             time.sleep(0.2)
 
     def begin_now(self, number):
-        """Start a job that was queued again, which Slurm otherwise does two minutes later."""
+        """Start a job that was queued again, which Slurm otherwise does two minutes later.
+
+        A node refuses a start in the second in which it has revoked the credential of the former one.
+        """
         self.wait(lambda: self.of_job(number, "JobState") == "PENDING", "the job is not queued")
+        time.sleep(_SECONDS_OF_A_CREDENTIAL)
         self.call("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def remove(self):
