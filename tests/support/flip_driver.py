@@ -24,6 +24,7 @@ from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.optimizer.parallelism import Parallelism
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.process_group.torch import TorchProcessGroup
 from holdfast.adapters.state_store import hashed_file, verified_read
@@ -68,8 +69,9 @@ class Restored:
         self.model = HuggingfaceModelFactory(config=LLAMA).build(
             vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=0
         )
-        options = {"sharding": way} if self.is_on_ranks else {}
-        self.trainable = AccelerateOptimizer(device="cpu", precision="fp32", **options).prepare(self.model)
+        parallelism = Parallelism(sharding=way if self.is_on_ranks else "auto")
+        optimizer = AccelerateOptimizer(device="cpu", precision="fp32", parallelism=parallelism)
+        self.trainable = optimizer.prepare(self.model)
         self.objects = LocalObjectStore(root / "archive")
         (root / "scratch").mkdir(exist_ok=True)
 
