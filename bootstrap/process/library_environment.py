@@ -29,6 +29,7 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 _LARGEST_KEPT = 256 << 20
+_HEAPS_OF_OTHER_THREADS = 8  # than those that compute
 
 
 def set_library_defaults() -> None:
@@ -42,8 +43,10 @@ def set_library_defaults() -> None:
     if mallopt is None:
         return
     if "MALLOC_ARENA_MAX" not in os.environ:
-        # glibc gives threads eight heaps for each core, and each keeps freed memory: the use of memory grows for hours
-        mallopt(_M_ARENA_MAX, max(2, usable_cpus()))
+        # glibc gives threads eight heaps for each core, and each keeps freed memory: the use of memory grows for hours.
+        # With fewer heaps than these, a thread that computes shares one with the main thread, and both wait for its
+        # lock: the steps of a small model on a CPU take up to twice as long.
+        mallopt(_M_ARENA_MAX, usable_cpus() + _HEAPS_OF_OTHER_THREADS)
     if {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys():
         return
     # otherwise the memory of a step's CPU tensors returns to the system, which maps and clears it again at the next

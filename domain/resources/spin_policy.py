@@ -9,6 +9,7 @@ SPIN_COUNT = "10000000"
 
 _MUCH, _LITTLE = 0.2, 0.1
 _LEAST_CALM, _MOST_CALM, _SOON = 6, 120, 4
+_LEAST_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Spinning:
 
     Spins are brief from the check on at which threads have waited for a fifth as long as they ran, until they have
     waited for less than a tenth in ``_LEAST_CALM`` checks in a row. Each time that soon proves too early, twice as many
-    are needed, up to ``_MOST_CALM``.
+    are needed, up to ``_MOST_CALM``. A check counts only if threads ran and waited for at least ``_LEAST_SECONDS``
+    since the last one that counted: while a run loads its parts, a wait of milliseconds is a large share of nothing.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,8 @@ class Spinning:
     def is_brief(self, now: ThreadTimes) -> bool:
         """Return whether spins are brief until the next check; ``now`` are the totals at this check."""
         ran, waited = now.ran - self._last.ran, now.waited - self._last.waited
+        if ran + waited < _LEAST_SECONDS:
+            return self._is_brief
         self._last = now
         share = waited / ran if ran > 0.0 else 0.0
         if not self._is_brief:

@@ -41,3 +41,12 @@ def test_a_process_that_does_not_run_says_nothing():
 
     assert not spinning.is_brief(ThreadTimes(0.0, 5.0))
     assert spinning.is_brief(ThreadTimes(1.0, 6.0))
+
+
+def test_a_process_that_hardly_runs_says_nothing():
+    """Ten milliseconds of waiting while a run loads its parts do not slow down the steps that come next."""
+    spinning = Spinning()
+
+    assert not spinning.is_brief(ThreadTimes(10.0, 0.03))
+    assert not spinning.is_brief(ThreadTimes(10.05, 0.043))
+    assert not spinning.is_brief(ThreadTimes(11.05, 0.05))
