@@ -134,7 +134,7 @@ class CachedTracer(Tracer):
             return Spans.empty()
         found = list(self._samples_with(rows_of, end))
         spans = self._trace(np.concatenate(found))[0]
-        return spans.at(np.isin(spans.document, documents))
+        return spans.at(np.isin(spans.document, documents, kind="sort"))
 
     def _existing(self, begin: int, end: int) -> NDArray[np.int64]:
         return np.arange(begin, end if self._total is None else min(end, self._total))
@@ -154,7 +154,7 @@ class CachedTracer(Tracer):
         rows = self._parts[part].rows
         for number, shard in enumerate(rows.shards):
             tokens = rows.tokens.open(shard)
-            is_wanted = np.isin(tokens.hashes, documents)
+            is_wanted = np.isin(tokens.hashes, documents, kind="sort")
             if is_wanted.any():
                 index = rows.whole_index(number)
                 pieces = np.flatnonzero(is_wanted[document_of(index.starts, tokens.offsets[:-1])])

@@ -66,7 +66,7 @@ class StreamTracer(Tracer):
 
     def find(self, documents: NDArray[np.uint64], end: int) -> Spans:
         """Return the pieces of ``documents`` in the samples before ``end``; all data up to there are read again."""
-        found = (spans.at(np.isin(spans.document, documents)) for spans, _ in self._read(0, end))
+        found = (spans.at(np.isin(spans.document, documents, kind="sort")) for spans, _ in self._read(0, end))
         return self._joined([spans for spans in found if len(spans)])
 
     def _joined(self, parts: Sequence[Spans]) -> Spans:

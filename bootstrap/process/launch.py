@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from holdfast.configs.sections.distributed import AutoDistributedSettings
 from holdfast.domain.fault_tolerance.restart_policy import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.configs.settings import TrainSettings
 
@@ -111,7 +112,28 @@ def launch(
         monitor_interval=0.2,
         signals_to_handle=names_passed_on(),
     )
-    return code_of_processes(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
+    with stopping_after(math.ceil(grace_seconds)):
+        return code_of_processes(lambda: elastic_launch(config, sys.executable)("-m", module, *arguments))
+
+
+@contextmanager
+def stopping_after(seconds: int) -> Iterator[None]:
+    """Within the block, processes that torchrun stops have ``seconds`` to end.
+
+    Whatever it is asked for, torch 2.11 gives them 30 seconds, and torch 2.13 still does so if one of them has failed.
+    """
+    from torch.distributed.elastic.multiprocessing.api import PContext
+
+    original = PContext.close
+
+    def close(processes: PContext, death_sig: signal.Signals | None = None, timeout: int = 0) -> None:  # noqa: ARG001
+        original(processes, death_sig, seconds)
+
+    setattr(PContext, "close", close)  # noqa: B010  mypy forbids the assignment of a method
+    try:
+        yield
+    finally:
+        setattr(PContext, "close", original)  # noqa: B010
 
 
 def share_processors(num_processes: int) -> None:

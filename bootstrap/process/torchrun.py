@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psutil
 
 from holdfast.bootstrap.process.exit_codes import ExitCode, end_with, guarded
-from holdfast.bootstrap.process.launch import code_of_processes, names_passed_on, share_processors
+from holdfast.bootstrap.process.launch import code_of_processes, names_passed_on, share_processors, stopping_after
 from holdfast.domain.errors import RestartNeeded
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _LONGEST_WAIT_SECONDS = 600.0
 _BARRIER_SECONDS = 300.0  # that torchrun waits for other machines once its own processes have ended well
 _JOIN_SECONDS = 600.0  # torchrun's own limit for machines to find each other
 _SPARE_SECONDS = 30.0
+_STOP_SECONDS = 30  # torchrun's own time limit for processes that it stops
 _UNSEEN_SECONDS = 60.0
 
 
@@ -41,6 +42,9 @@ def torchrun(arguments: Sequence[str]) -> int:
 
     parser = get_args_parser()
     parser.set_defaults(signals_to_handle=names_passed_on())
+    if "shutdown_timeout" not in {action.dest for action in parser._actions}:  # noqa: SLF001  of torch 2.11
+        parser.add_argument("--shutdown-timeout", "--shutdown_timeout", type=int)
+    parser.set_defaults(shutdown_timeout=int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _STOP_SECONDS)))
     options = parser.parse_args([*arguments])
     if options.rdzv_endpoint:
         await_name(options.rdzv_endpoint.rpartition(":")[0] or options.rdzv_endpoint)
@@ -48,7 +52,7 @@ def torchrun(arguments: Sequence[str]) -> int:
     start: Any = run
     longest = max(_BARRIER_SECONDS, _join_seconds(options.rdzv_conf)) + _SPARE_SECONDS
     try:
-        with ending_without_processes(longest):
+        with ending_without_processes(longest), stopping_after(options.shutdown_timeout):
             return code_of_processes(lambda: start(options))
     except RendezvousError as error:
         cause = " ".join(str(error).split())

@@ -13,6 +13,18 @@ from holdfast.bootstrap.process.torchrun import await_name, ending_without_proce
 from holdfast.domain.errors import RestartNeeded
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT]
+STUBBORN = """
+import os, signal, time
+from pathlib import Path
+is_deaf = Path(__file__).with_name("deaf")
+if os.environ["RANK"] == "0":
+    while not is_deaf.exists():
+        time.sleep(0.05)
+    raise SystemExit(3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+is_deaf.touch()
+time.sleep(300)
+"""
 
 
 @pytest.mark.parametrize("code", [0, 2, 75])
@@ -22,6 +34,15 @@ def test_the_code_of_a_process_is_that_of_torchrun(code, tmp_path):
     (tmp_path / "end.py").write_text(f"import sys; sys.exit({code})")
     assert torchrun(["--standalone", "--nproc-per-node", "1", str(tmp_path / "end.py")]) == code
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_process_that_is_stopped_has_the_time_that_is_asked_for(tmp_path):
+    """A process that takes longer to end than the time limit of the option is killed, whichever torch there is."""
+    (tmp_path / "sleep.py").write_text(STUBBORN)
+    began = time.monotonic()
+    options = ["--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "1"]
+    assert torchrun([*options, str(tmp_path / "sleep.py")]) == 3
+    assert time.monotonic() - began < 25
 
 
 def test_machines_that_are_not_found_need_a_new_start(tmp_path):
