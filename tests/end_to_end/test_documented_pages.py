@@ -113,6 +113,7 @@ PREPARATION = {
     "python -m application erase ~/.cache/holdfast/encrypted-tokens": "python -m application prepare "
     "data.cache.encryption.key_from=file:run.key",
     "python -m application prepare --finish": "python -m application prepare",
+    "python -m application inspect default": "python -m application train run.name=default run.budget.steps=3",
 }
 """What has to be there before a command that a page prints for another time."""
 END = "<|endoftext|>"
