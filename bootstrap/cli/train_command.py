@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HELP = """\
 Without any setting it trains a small Llama on this machine's Python standard library, on two CPU cores in about
-a minute and a half.
+a minute.
 The same command continues an unfinished run from its newest valid checkpoint.
 
 examples:

@@ -19,6 +19,7 @@ from holdfast.bootstrap.process.launch import code_of_processes, names_passed_on
 from holdfast.domain.errors import RestartNeeded
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
     from collections.abc import Callable, Iterator, Sequence
 
 _LONGEST_WAIT_SECONDS = 600.0
@@ -38,14 +39,9 @@ def torchrun(arguments: Sequence[str]) -> int:
     ``RestartNeeded`` if the machines do not find, or lose, each other.
     """
     from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.run import determine_local_world_size, get_args_parser, run
+    from torch.distributed.run import determine_local_world_size, run
 
-    parser = get_args_parser()
-    parser.set_defaults(signals_to_handle=names_passed_on())
-    if "shutdown_timeout" not in {action.dest for action in parser._actions}:  # noqa: SLF001  of torch 2.11
-        parser.add_argument("--shutdown-timeout", "--shutdown_timeout", type=int)
-    parser.set_defaults(shutdown_timeout=int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _STOP_SECONDS)))
-    options = parser.parse_args([*arguments])
+    options = torchrun_parser().parse_args([*arguments])
     if options.rdzv_endpoint:
         await_name(options.rdzv_endpoint.rpartition(":")[0] or options.rdzv_endpoint)
     share_processors(determine_local_world_size(options.nproc_per_node))
@@ -58,6 +54,18 @@ def torchrun(arguments: Sequence[str]) -> int:
         cause = " ".join(str(error).split())
         msg = f"this machine lost the others, or did not find them at {options.rdzv_endpoint}: {cause}"
         raise RestartNeeded(msg) from error
+
+
+def torchrun_parser() -> ArgumentParser:
+    """Return the parser of torchrun's arguments, with those that torch 2.11 lacks and the defaults of Holdfast."""
+    from torch.distributed.run import get_args_parser
+
+    parser = get_args_parser()
+    if "shutdown_timeout" not in {action.dest for action in parser._actions}:  # noqa: SLF001  argparse has no other way
+        parser.add_argument("--shutdown-timeout", "--shutdown_timeout", type=int)
+    seconds = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _STOP_SECONDS))
+    parser.set_defaults(signals_to_handle=names_passed_on(), shutdown_timeout=seconds)
+    return parser
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 
 import pytest
 from accelerate.commands.launch import launch_command_parser
-from torch.distributed.run import get_args_parser
 
 from holdfast.bootstrap.cli.main import _parser
+from holdfast.bootstrap.process.torchrun import torchrun_parser
 from holdfast.configs.settings_layers import load_settings
 from tests.support.command_line import ROOT, corpus, next_commands, run_here, tiny
 from tests.support.printed_commands import printed, words_of
@@ -104,7 +104,7 @@ def test_a_launcher_understands_what_is_printed(command):
     """The launchers take the options as printed, and start Holdfast as a module."""
     words = [word for word in shlex.split(command.text) if word != "..."]
     if begins := [number for number, word in enumerate(words) if word.endswith("torchrun")]:
-        options = get_args_parser().parse_args(words[begins[0] + 1 :])
+        options = torchrun_parser().parse_args(words[begins[0] + 1 :])
     else:
         options = launch_command_parser().parse_args(words[2:])
     assert options.module

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from torch.distributed.run import get_args_parser
 
 from holdfast.bootstrap.cli.main import _parser
 from holdfast.bootstrap.job_files.job import ExpandedWord, command_words, shell_command
+from holdfast.bootstrap.process.torchrun import torchrun_parser
 from tests.support.job_examples import SETTINGS, job
 
 
@@ -16,10 +16,8 @@ def test_machines_of_a_run_meet_by_torchrun():
     """The parser of torchrun understands the options, and they name the place, the processes and the grace period."""
     words = command_words(job(grace_seconds=90), endpoint="first:29500", meeting="mine")
     assert words[:3] == ["python", "-m", "holdfast.torchrun"]
-    place = words.index("--shutdown-timeout")  # torch 2.11 has no such option, holdfast.torchrun has
-    assert words[place + 1] == "90"
-    options = get_args_parser().parse_args(words[3:place] + words[place + 2 :])
-    assert (options.nnodes, options.nproc_per_node) == ("4", "2")
+    options = torchrun_parser().parse_args(words[3:])
+    assert (options.nnodes, options.nproc_per_node, options.shutdown_timeout) == ("4", "2", 90)
     assert (options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id) == ("c10d", "first:29500", "mine")
     assert (options.module, options.training_script) == (True, "application")
     assert options.training_script_args == ["train", *SETTINGS]
