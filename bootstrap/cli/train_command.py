@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.run import Run
 
 _HELP = """\
-Without any setting it trains a small Llama on this machine's Python standard library, on two CPU cores in about
-a minute.
+Without any setting it trains a small Llama on this machine's Python standard library, in about a minute on
+two CPU cores.
 The same command continues an unfinished run from its newest valid checkpoint.
 
 examples:

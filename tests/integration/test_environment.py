@@ -86,14 +86,14 @@ def heaps(folder, *command, **environ):
 
 @pytest.mark.parametrize("command", ["train strange=1", "prepare strange=1", "evaluate nowhere", "generate nowhere"])
 def test_a_command_limits_the_heaps_of_threads(tmp_path, command):
-    """Threads of a process that runs a command share one heap a core and eight more, so that none waits for another."""
+    """Threads of a process that runs a command share one heap a core and eight more."""
     assert heaps(tmp_path, *command.split()) == HEAPS
 
 
 def test_the_heaps_are_as_many_as_the_user_says(tmp_path):
     """Another number in the environment stays, and a process that runs no command has the C library's own limit."""
     assert heaps(tmp_path, "evaluate", "nowhere", MALLOC_ARENA_MAX=str(HEAPS + 2)) == HEAPS + 2
-    assert heaps(tmp_path) > HEAPS + 2
+    assert heaps(tmp_path) != HEAPS
 
 
 def test_what_was_freed_can_be_given_back():
