@@ -111,6 +111,7 @@ def start_forked_runs(home: Path, preloaded: Path | None = None) -> ForkedRuns:
         "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",
         "COLUMNS": "200",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # of pyarrow until 25: a thread of its heap
         **({} if preloaded is None else {"LD_PRELOAD": str(preloaded)}),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     }
