@@ -9,7 +9,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from typing_extensions import override
 
 from holdfast.configs.quickstart import quickstart_defaults
-from holdfast.configs.sections.base import Natural, Number, Positive, Section
 from holdfast.configs.sections.data import DataSettings, MixtureDataSettings, PythonLibraryDataSettings
 from holdfast.configs.sections.distributed import (
     AutoDistributedSettings,
@@ -32,20 +31,10 @@ from holdfast.configs.sections.profile import ProfileSettings
 from holdfast.configs.sections.recovery import RecoverySettings
 from holdfast.configs.sections.resources import ResourceSettings
 from holdfast.configs.sections.run import RunSettings
+from holdfast.configs.sections.sample import SampleSettings, with_default_prompt
 from holdfast.configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
 from holdfast.configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
 from holdfast.configs.sections.tune import TuneSettings
-
-
-class SampleSettings(Section):
-    """Text that the model generates at the end of a run."""
-
-    prompt: str = Field(default="def ", description="Text that the sample continues.")
-    max_new_tokens: Positive = Field(default=96, description="Maximum number of new tokens.")
-    temperature: Number = Field(
-        default=0.8, ge=0, description="Divisor of the logits before sampling; 0 always takes the likeliest token."
-    )
-    top_k: Natural = Field(default=50, description="Number of likeliest tokens to sample from; 0 means all.")
 
 
 class TrainSettings(BaseSettings):
@@ -116,6 +105,11 @@ class TrainSettings(BaseSettings):
     def _take_the_defaults_of_the_quickstart(self) -> Self:
         defaults = quickstart_defaults(self.run, self.data, self.model, self.optimizer, self.distributed)
         self.__dict__.update(defaults)
+        return self
+
+    @model_validator(mode="after")
+    def _take_the_prompt_that_suits_the_data(self) -> Self:
+        self.__dict__["sample"] = with_default_prompt(self.sample, self.data)
         return self
 
     @field_validator("optimizer")

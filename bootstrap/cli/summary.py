@@ -193,7 +193,7 @@ class Report:
         """Return the commands to try next, with the options that repeat the code which this run trusts."""
         folder, prompt = str(self._run.directory), self._run.settings.sample.prompt
         trust = [word for asked in asked_trust(self._run.settings).items() for word in ("--trust", "=".join(asked))]
-        text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt]
+        text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt] if prompt else []
         commands = [shlex.join([*called_as(), "generate", folder, *text, *trust])]
         data = self._run.settings.data
         if data.task in ("chat", "preference"):
