@@ -63,8 +63,9 @@ def torchrun_parser() -> ArgumentParser:
     parser = get_args_parser()
     if "shutdown_timeout" not in {action.dest for action in parser._actions}:  # noqa: SLF001  argparse has no other way
         parser.add_argument("--shutdown-timeout", "--shutdown_timeout", type=int)
-    seconds = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _STOP_SECONDS))
-    parser.set_defaults(signals_to_handle=names_passed_on(), shutdown_timeout=seconds)
+    seconds = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _STOP_SECONDS)
+    ours = {"signals_to_handle": names_passed_on(), "shutdown_timeout": seconds}
+    parser.set_defaults(**{name: os.environ.get(f"PET_{name.upper()}", value) for name, value in ours.items()})
     return parser
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from holdfast.bootstrap.process.torchrun import await_name, ending_without_processes, torchrun
+from holdfast.bootstrap.process.torchrun import await_name, ending_without_processes, torchrun, torchrun_parser
 from holdfast.domain.errors import RestartNeeded
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT]
@@ -43,6 +43,28 @@ def test_a_process_that_is_stopped_has_the_time_that_is_asked_for(tmp_path):
     options = ["--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "1"]
     assert torchrun([*options, str(tmp_path / "sleep.py")]) == 3
     assert time.monotonic() - began < 25
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "seconds"),
+    [
+        ({}, [], 30),
+        ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "40"}, [], 40),
+        ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "40", "PET_SHUTDOWN_TIMEOUT": "50"}, [], 50),
+        ({"PET_SHUTDOWN_TIMEOUT": "50"}, ["--shutdown-timeout=60"], 60),
+    ],
+)
+def test_the_variables_of_torchrun_hold(monkeypatch, variables, arguments, seconds):
+    """The time limit is that of the option, else of torchrun's own variables, else 30 seconds."""
+    for name in ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "PET_SHUTDOWN_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    options = torchrun_parser().parse_args([*arguments, "end.py"])
+
+    assert options.shutdown_timeout == seconds
+    assert "SIGUSR1" in options.signals_to_handle
 
 
 def test_machines_that_are_not_found_need_a_new_start(tmp_path):
