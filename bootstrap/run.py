@@ -12,7 +12,6 @@ from holdfast.application.inbox import Inbox
 from holdfast.application.training.reply import sample_text
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
-from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder, in_turns
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.assembly import PARTS, assemble, brings_model
@@ -36,12 +35,13 @@ from holdfast.bootstrap.wiring.data_tracing import source_names
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
 from holdfast.bootstrap.wiring.document_encoder import is_masked, template_in_use
+from holdfast.bootstrap.wiring.epochs_budget import decide_epochs
 from holdfast.bootstrap.wiring.evaluation_sets import refuse_training_files
 from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
 from holdfast.bootstrap.wiring.hub_choice import one_hub
-from holdfast.bootstrap.wiring.ledger_rejects import RejectedFiles
+from holdfast.bootstrap.wiring.ledger_rejects import rejected_files
 from holdfast.bootstrap.wiring.machine import describe_start
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
@@ -257,6 +257,7 @@ class Run:
         stream = in_turns(group, container.batch_stream)
         record_data(folder, data, container.data_parts(), stream)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
+        decide_epochs(container.budget(), stream, self.settings, folder)
         record_versions(folder, container.lineage().versions)
         if is_masked(container.document_encoder()):
             prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)
@@ -339,10 +340,10 @@ class Run:
     ) -> RunParts:
         """Build the model, choose its micro-batch, and subscribe the handlers to the finished parts."""
         settings, group, report = self.settings, container.process_group(), self._report
-        hardware, built = container.hardware(), container.model()
+        hardware, built, budget = container.hardware(), container.model(), container.budget()
         column = reference_of_run(built, settings, hardware, folder)
         balance_experts(built, settings, report=report)
-        compilations = compile_model(built, settings, hardware, stack, keep_choice=folder.decide, report=report)
+        compilations = compile_model(built, settings, budget, hardware, stack, keep_choice=folder.decide, report=report)
         account = account_time(self.directory, self._time, stack, began=self._began, compilations=compilations)
         leave = leave_for_restart if self.may_exit else None
         watchdog = build_watchdog(settings, self.directory, group, self._inbox, report=report, leave=leave)
@@ -390,8 +391,7 @@ class Run:
         found = drift_subscriptions(container.drift())
         if (ledger := container.ledger()) is not None:
             names = source_names(self.settings.data, container.mixture())
-            layout, ranks = RunLayout(self.settings.run.directory), parts.opened.process_group.size
-            rejected = RejectedFiles([*map(layout.rejected, range(ranks))], names, container.data_source())
+            rejected = rejected_files(parts, names, container.data_source())
             found += ledger_subscriptions(parts, ledger, folder.run_id, names, rejected, container.excluded(), stack)
         return found
 

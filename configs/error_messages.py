@@ -212,7 +212,7 @@ def _instead_of(value: Any) -> str:
 
 def _spoken(error: ErrorDetails, values: Mapping[str, Any]) -> Location:
     """Return the path of ``error`` in ``values`` without the kinds and types that pydantic puts between the keys."""
-    place = error["loc"]
+    place = error.get("ctx", {}).get("place", error["loc"])  # of several sections, the one that is to blame
     kinds = 2 if len(place) > 1 and isinstance(place[1], int) else 1
     if kinds_of(str(place[0])):
         place = place[:kinds] + place[kinds + 1 :]

@@ -40,8 +40,9 @@ Llama 3 (arXiv 2407.21783). 10M has the width of the smallest models of TinyStor
 def settings_of_size(tree: Tree) -> Tree:
     """Return the settings that the ``model.size`` of ``tree`` stands for, a layer below all others; empty without one.
 
-    Settings of ``tree`` that take the place of one of them leave it out: a budget of the user replaces that of the
-    size. Raises ``ConfigurationError`` if the model has another shape already. An unknown size is left to validation.
+    Settings of ``tree`` that take the place of one of them leave it out: a budget of the user, or epochs of the data,
+    replace the budget of the size. Raises ``ConfigurationError`` if the model has another shape already. An unknown
+    size is left to validation.
     """
     leaf = _leaf(tree, "model", "size")
     if leaf is None or leaf.value not in SIZES:
@@ -76,7 +77,8 @@ def _settings(tree: Tree, shape: LlamaShape, length: int) -> dict[str, Any]:
         settings["optimizer"]["batch_size"] = rows
         if "schedule" not in others:
             settings["optimizer"]["schedule"] = {"warmup_steps": tokens // (rows * length) // _WARMUP_SHARE}
-    if "budget" not in _section(tree, "run"):
+    epochs = _leaf(tree, "data", "epochs")
+    if "budget" not in _section(tree, "run") and (epochs is None or epochs.value is None):
         settings["run"] = {"budget": {"steps": None, "tokens": int(float(f"{tokens:.2g}"))}}
     if not {"kind", "path"} & _section(tree, "tokenizer").keys():
         settings["tokenizer"] = {"vocabulary_size": shape.vocabulary}

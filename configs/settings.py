@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
@@ -30,8 +31,8 @@ from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, Dpo
 from holdfast.configs.sections.profile import ProfileSettings
 from holdfast.configs.sections.recovery import RecoverySettings
 from holdfast.configs.sections.resources import ResourceSettings
-from holdfast.configs.sections.run import RunSettings
-from holdfast.configs.sections.sample import SampleSettings, with_default_prompt
+from holdfast.configs.sections.run import RunSettings, with_default_budget
+from holdfast.configs.sections.sample import SampleSettings, default_prompt
 from holdfast.configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
 from holdfast.configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
 from holdfast.configs.sections.tune import TuneSettings
@@ -50,7 +51,8 @@ class TrainSettings(BaseSettings):
 
     run: RunSettings = Field(default_factory=RunSettings, description="Name, folder, seed and length of the run.")
     data: DataSettings = Field(
-        default_factory=PythonLibraryDataSettings, description="The documents and how they are packed into rows."
+        default_factory=PythonLibraryDataSettings,
+        description="The documents and how they are packed into rows.",
     )
     tokenizer: TokenizerSettings = Field(default_factory=TrainTokenizerSettings, description="The tokenizer.")
     model: ModelSettings = Field(default_factory=HuggingFaceModelSettings, description="The model to train.")
@@ -102,6 +104,15 @@ class TrainSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _has_an_end(self) -> Self:
+        self.__dict__["run"] = with_default_budget(self.run, self.data.epochs)
+        if not self.run.budget.has_limit and self.data.epochs is None:
+            msg = "needs steps, tokens or minutes, or data.epochs a number, or the run has no end"
+            kind, text = "value_error", "{error}"
+            raise PydanticCustomError(kind, text, {"error": msg, "place": ("run", "budget")})
+        return self
+
+    @model_validator(mode="after")
     def _take_the_defaults_of_the_quickstart(self) -> Self:
         defaults = quickstart_defaults(self.run, self.data, self.model, self.optimizer, self.distributed)
         self.__dict__.update(defaults)
@@ -109,7 +120,9 @@ class TrainSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _take_the_prompt_that_suits_the_data(self) -> Self:
-        self.__dict__["sample"] = with_default_prompt(self.sample, self.data)
+        if "prompt" not in self.sample.model_fields_set:
+            prompt = default_prompt(self.data.kind, self.data.task)
+            self.__dict__["sample"] = self.sample.model_copy(update={"prompt": prompt})
         return self
 
     @field_validator("optimizer")
@@ -238,8 +251,10 @@ class TrainSettings(BaseSettings):
         names = ("run", "data", "model", "optimizer", "distributed")
         if not all(name in info.data for name in names):  # one of them has a mistake, which is reported
             return profile
-        defaults: dict[str, Any] = {**quickstart_defaults(*(info.data[name] for name in names))}
-        steps = defaults.get("run", info.data["run"]).budget.steps
+        run, *others = (info.data[name] for name in names)
+        run = with_default_budget(run, info.data["data"].epochs)
+        defaults: dict[str, Any] = {**quickstart_defaults(run, *others)}
+        steps = defaults.get("run", run).budget.steps
         if profile.bounds is not None and steps is not None and profile.bounds[0] > steps:
             msg = f"has steps {profile.steps}, but run.budget.steps ends the run at step {steps}: choose earlier steps"
             raise ValueError(msg)
@@ -278,18 +293,21 @@ def _check_pipeline(mesh: MeshSettings, optimizer: Any, model: Any, data: Any) -
         raise ValueError(msg)
 
 
-def usual_settings(data_kind: str) -> TrainSettings:
-    """Return the settings of a run on data of ``data_kind`` if nothing but its data is given.
+def usual_settings(data_kind: str, *, task: str = "text", epochs: int | None = None) -> TrainSettings:
+    """Return the settings of a run on data of ``data_kind`` if nothing but its data, their task and epochs are given.
 
     The section of the data is that of the Python standard library, whose defaults hold for no other kind.
     """
     if data_kind == PythonLibraryDataSettings.model_fields["kind"].default:
-        return TrainSettings()
-    run, data, optimizer = RunSettings(), PythonLibraryDataSettings(), AccelerateOptimizerSettings()
-    return TrainSettings.model_validate(
-        {
-            "run": {"budget": run.budget.model_dump()},
-            "data": {"sequence_length": data.sequence_length},
-            "optimizer": {"algorithm": optimizer.algorithm, "learning_rate": optimizer.learning_rate},
-        }
-    )
+        usual = TrainSettings()
+    else:
+        run, data, optimizer = RunSettings(), PythonLibraryDataSettings(), AccelerateOptimizerSettings()
+        usual = TrainSettings.model_validate(
+            {
+                "run": {"budget": run.budget.model_dump()},
+                "data": {"sequence_length": data.sequence_length},
+                "optimizer": {"algorithm": optimizer.algorithm, "learning_rate": optimizer.learning_rate},
+                "sample": {"prompt": default_prompt(data_kind, task)},
+            }
+        )
+    return usual if epochs is None else usual.model_copy(update={"run": with_default_budget(RunSettings(), epochs)})

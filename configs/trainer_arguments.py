@@ -6,8 +6,6 @@ import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.domain.errors import ConfigurationError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -104,7 +102,6 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """The reason for each well-known argument without a setting of its own, with the nearest one."""
 _NUMBER_OF_STEPS = "run.budget.steps"
 _OFF: Mapping[str, int] = MappingProxyType({"max_steps": -1, "dataloader_num_workers": 0})
-_UNBOUNDED = 1_000_000_000
 _TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
@@ -115,7 +112,6 @@ def import_arguments(
 
     The further arguments have no setting, and no reason of their own. An argument that is off (None, False, 0 or
     empty) and has no setting is left out. ``num_steps`` is the length of the run, in place of epochs and max_steps.
-    Raises ``ConfigurationError`` if the learning rate falls over a number of steps that is not known.
     """
     found: dict[str, Any] = {}
     reasons: dict[str, str] = {}
@@ -176,14 +172,6 @@ def _limit(found: dict[str, Any], reasons: dict[str, str], num_steps: int | None
             if not found["data"]:
                 del found["data"]
             reasons["num_train_epochs"] = f"{_NUMBER_OF_STEPS} is given instead"
-    elif has_epochs and falls:
-        message = (
-            "the learning rate falls over the whole run, whose number of steps is not in the arguments: give "
-            "--steps N, such as max_steps in trainer_state.json of a checkpoint of Trainer"
-        )
-        raise ConfigurationError(message)
-    elif has_epochs:
-        _plant(found, _NUMBER_OF_STEPS, _UNBOUNDED)  # the epochs end the run
 
 
 def _together(given: Mapping[str, Any], found: dict[str, Any], reasons: dict[str, str]) -> None:

@@ -65,6 +65,7 @@ def train_bare(plan: Mapping[str, Any], settings: TrainSettings) -> None:
         compile_model(
             container.model(),
             settings,
+            container.budget(),
             chosen,
             stack,
             keep_choice=lambda _name, value, _reason: value,

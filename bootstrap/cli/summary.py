@@ -173,7 +173,7 @@ class Report:
             place = "run.name=NAME" if self._run.settings.run.dir is None else "run.dir=FOLDER"
             return (
                 f"the run is finished at step {progress.step}: nothing was left to train; another one: add --fresh or "
-                f"{place}; more of it: a larger run.budget.steps, .tokens or .minutes"
+                f"{place}; more of it: a larger {self._limit}"
             )
         budget = self._run.parts.opened.budget.steps if self._run.parts is not None else None
         whole = f" of {budget:,}" if budget is not None else ""
@@ -184,6 +184,14 @@ class Report:
             f"stopped early after step {progress.step:,}{whole}{again}: {patience}; to train on, raise "
             "recovery.early_stopping.patience or set it to 0"
         )
+
+    @property
+    def _limit(self) -> str:
+        """Return the settings that a longer run raises."""
+        settings = self._run.settings
+        limits = [name for name, value in settings.run.budget.model_dump().items() if value is not None]
+        names = [f"run.budget.{name}" for name in limits]
+        return " or ".join([*names, *([] if settings.data.epochs is None else ["data.epochs"])])
 
     def _next_rows(self) -> Sequence[tuple[str, str]]:
         first, *others = self._next_commands()

@@ -38,7 +38,7 @@ def planned_steps(
     if samples is not None:
         limits.append(max(1, -(-samples // settings.optimizer.num_rows)))
     if not limits:
-        msg = "run.budget.minutes alone is a number of steps only after a trial: leave --no-trial out"
+        msg = "run.budget.minutes or data.epochs alone are a number of steps only after a trial: leave --no-trial out"
         raise ConfigurationError(msg)
     return min(limits)
 

@@ -46,7 +46,9 @@ class RepeatCommand:
 
 def with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
     """Return the recorded ``settings`` (nested) in their order, each with its default for the kind of its section."""
-    usual = to_plain(usual_settings(_kind_of(settings.get("data"))))
+    data = settings.get("data")
+    task, epochs = (data.get("task", "text"), data.get("epochs")) if isinstance(data, dict) else ("text", None)
+    usual = to_plain(usual_settings(_kind_of(data), task=task, epochs=epochs))
     flat, catalog, recorded = flatten(usual), settings_by_name(), flatten(settings)
 
     def default_of(name: str) -> tuple[bool, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.budget import Budget
 
 # floating-point operations: about twenty minutes on two cores, where a cold warm-up takes one minute, and about five
 # minutes on a large GPU, where it takes ten seconds
@@ -29,6 +30,7 @@ _TRIED = frozenset({"holdfast_decoder", "llama", "mistral", "nemotron", "qwen2",
 def compile_model(
     model: object,
     settings: TrainSettings,
+    budget: Budget,
     hardware: Mapping[str, str],
     stack: ExitStack,
     *,
@@ -37,12 +39,13 @@ def compile_model(
 ) -> CompiledLayers | None:
     """Compile the layers of ``model`` if the settings ask for it; call this before the optimizer wraps it.
 
-    ``hardware`` is the choice of ``choose_hardware``. Compilations are counted until ``stack`` closes. Raises
-    ``ConfigurationError`` if compilation is asked for, but impossible for this model or with DeepSpeed's stage 3.
+    ``budget`` has its steps, and ``hardware`` is the choice of ``choose_hardware``. Compilations are counted until
+    ``stack`` closes. Raises ``ConfigurationError`` if compilation is asked for, but impossible for this model or with
+    DeepSpeed's stage 3.
     """
     mode: str = settings.model.compile
     if mode == "auto":
-        mode = keep_choice("model.compile", *_weigh(model, settings, hardware))
+        mode = keep_choice("model.compile", *_weigh(model, settings, budget, hardware))
         if mode != "none" and (hindrance := _hindrance(hardware)):
             report(f"this run was compiled before and cannot be here, so its resume is not bit for bit: {hindrance}")
             mode = "none"
@@ -72,15 +75,15 @@ def _report_inexact_resume(mode: str, report: Callable[[str], object], *, is_det
         report("max-autotune chooses kernels by their time: after a resume another process may round differently")
 
 
-def _weigh(model: object, settings: TrainSettings, hardware: Mapping[str, str]) -> tuple[str, str]:
+def _weigh(model: object, settings: TrainSettings, budget: Budget, hardware: Mapping[str, str]) -> tuple[str, str]:
     """Return the mode that ``auto`` means for a new run, and the reason."""
     if untried := _untried(model, settings, hardware):
         return "none", untried
     if hindrance := _hindrance(hardware):
         return "none", hindrance
-    if (settings.run.budget.minutes or math.inf) < _MINUTES_WORTH:
+    if (budget.minutes or math.inf) < _MINUTES_WORTH:
         return "none", f"less than {_MINUTES_WORTH} minutes do not repay the warm-up"
-    work = 6.0 * _parameters(model) * _tokens(settings)
+    work = 6.0 * _parameters(model) * _tokens(settings, budget)
     if work < _WORTH[hardware["optimizer.device"]]:
         return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
     if math.isinf(work):
@@ -120,8 +123,7 @@ def _parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.network.parameters())
 
 
-def _tokens(settings: TrainSettings) -> float:
-    budget = settings.run.budget
+def _tokens(settings: TrainSettings, budget: Budget) -> float:
     a_step = settings.optimizer.num_rows * settings.data.row_length
     limits = [budget.tokens or math.inf, (budget.steps or math.inf) * a_step]
     return min(limits)

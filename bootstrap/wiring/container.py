@@ -146,7 +146,7 @@ class Container(containers.DeclarativeContainer):
     ledger = providers.Singleton(open_ledger, settings.provided.ledger, directory, report)
     record = providers.List()
     _length = settings.provided.run.budget
-    budget = providers.Singleton(Budget, _length.steps, _length.tokens, _length.minutes)
+    budget = providers.Singleton(Budget, _length.steps, _length.tokens, _length.minutes, settings.provided.data.epochs)
     schedule = providers.Singleton(
         training.schedule, settings.provided.optimizer.learning_rate, settings.provided.optimizer.schedule, budget
     )

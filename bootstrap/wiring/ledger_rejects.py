@@ -8,6 +8,7 @@ import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.data.rejected_records import RULE, UNUSABLE
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.data_streams import parts_of
 from holdfast.domain.data.document_spans import UnitName
 from holdfast.ports.ledger import Rejects
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from holdfast.bootstrap.wiring.run_parts import RunParts
     from holdfast.ports.data_source import DataSource
 
 
@@ -53,3 +55,9 @@ class RejectedFiles:
             tuple(str(each.get("reason", "")) for each in found),
             tuple(known),
         )
+
+
+def rejected_files(parts: RunParts, names: Sequence[str], source: DataSource) -> RejectedFiles:
+    """Return the rejected records of all ranks of the run with ``parts``; ``names`` are those of ``source``."""
+    layout, ranks = RunLayout(parts.host.directory), parts.opened.process_group.size
+    return RejectedFiles([*map(layout.rejected, range(ranks))], names, source)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 from holdfast.application.resources.micro_batch_search import full_rows, learn_nothing
 from holdfast.application.training.loop import does_not_fit
 from holdfast.application.training.piece_losses import PieceLosses
-from holdfast.bootstrap.run_folder.decided_steps import name_of_choice
+from holdfast.bootstrap.run_folder.decided_steps import name_of_minutes
 from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError, OutOfMemory, RestartNeeded
@@ -60,7 +60,7 @@ class MinutesBudget:
         """
         if budget.minutes is None:
             return rows
-        name = name_of_choice(budget.minutes)
+        name = name_of_minutes(budget.minutes)
         if (known := self.folder.decided(name)) is None:
             self._refuse_traces()
             self.show("measuring the time of a step")

@@ -42,7 +42,7 @@ def with_sizes(
     optimizer = settings.optimizer
     rows = optimizer.batch_size
     if rows == "auto":
-        budget = Budget(**settings.run.budget.model_dump())
+        budget = Budget(**settings.run.budget.model_dump(), epochs=settings.data.epochs)
         rows = int(known(ROWS) or keep_choice(ROWS, *_as_text(choose_rows(budget, length, ranks))))
     elif rows is None:
         assert optimizer.batch_tokens is not None

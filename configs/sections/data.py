@@ -163,7 +163,9 @@ class FeedSettings(Section):
         "data that cannot be prefetched: tables, and streams of more than 24 lanes.",
     )
     epochs: Positive | None = Field(
-        default=None, description="Passes over the data after which the run ends; null repeats the data without end."
+        default=None,
+        description="Passes over the data after which the run ends. Without a limit in run.budget they are its length, "
+        "turned into steps before the first one. null repeats the data without end.",
     )
     on_error: Literal["stop", "skip"] = Field(
         default="stop",

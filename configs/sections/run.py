@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from holdfast.configs.sections.base import Flag, Folder, Number, Positive, Section, Seed
 from holdfast.domain.errors import ConfigurationError
@@ -17,8 +17,8 @@ class BudgetSettings(Section):
 
     steps: Positive | None = Field(
         default=None,
-        description="Optimizer steps to train for; null sets no limit; 350 if no limit is given, and 150 on the Python "
-        "standard library.",
+        description="Optimizer steps to train for; null sets no limit. Without any limit and without data.epochs they "
+        "are 350, and 150 on the Python standard library.",
     )
     tokens: Positive | None = Field(default=None, description="Tokens to train on; null sets no limit.")
     minutes: Annotated[Number, Field(gt=0)] | None = Field(
@@ -33,12 +33,10 @@ class BudgetSettings(Section):
         is_timed_only = self.steps is None and self.tokens is None
         return self.model_copy(update={"minutes": None, "steps": steps if is_timed_only else self.steps})
 
-    @model_validator(mode="after")
-    def _has_an_end(self) -> Self:
-        if self.steps is None and self.tokens is None and self.minutes is None:
-            msg = "needs steps, tokens or minutes, or the run has no end"
-            raise ValueError(msg)
-        return self
+    @property
+    def has_limit(self) -> bool:
+        """Return whether any of steps, tokens and minutes is set."""
+        return not (self.steps is None and self.tokens is None and self.minutes is None)
 
 
 class RunSettings(Section):
@@ -105,3 +103,10 @@ class RunSettings(Section):
         except RuntimeError:
             msg = "run.cache_dir is not set and this user has no home folder: set run.cache_dir"
             raise ConfigurationError(msg) from None
+
+
+def with_default_budget(run: RunSettings, epochs: int | None) -> RunSettings:
+    """Return ``run`` without the default number of steps if the ``epochs`` of its data set its length."""
+    if epochs is None or "budget" in run.model_fields_set:
+        return run
+    return run.model_copy(update={"budget": BudgetSettings(steps=None)})

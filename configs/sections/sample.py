@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from holdfast.configs.sections.base import Natural, Number, Positive, Section
 from holdfast.configs.sections.data import PythonLibraryDataSettings
-
-if TYPE_CHECKING:
-    from holdfast.configs.sections.data import DataSettings
 
 
 class SampleSettings(Section):
@@ -29,9 +24,8 @@ class SampleSettings(Section):
     top_k: Natural = Field(default=50, description="Number of likeliest tokens to sample from; 0 means all.")
 
 
-def with_default_prompt(sample: SampleSettings, data: DataSettings) -> SampleSettings:
-    """Return ``sample`` with a prompt that suits ``data``, unless one was given."""
-    if "prompt" in sample.model_fields_set:
-        return sample
-    prompt = "Hello" if data.task in ("chat", "preference") else ""
-    return sample.model_copy(update={"prompt": "def" if isinstance(data, PythonLibraryDataSettings) else prompt})
+def default_prompt(data_kind: str, task: str) -> str:
+    """Return the prompt of a model that was trained for ``task`` on data of ``data_kind``."""
+    if data_kind == PythonLibraryDataSettings.model_fields["kind"].default:
+        return "def"
+    return "Hello" if task in ("chat", "preference") else ""

@@ -13,22 +13,29 @@ if TYPE_CHECKING:
 class Budget:
     """The length of a run in optimizer steps, tokens or minutes; the first limit to be reached ends the run.
 
-    A run never compares the time with ``minutes``: before its first step ``decide`` turns them into steps, so that a
-    resumed run ends at the same step. Raises ``ValueError`` without any limit.
+    ``epochs`` are those of the data, and set the length if there is no other limit. A run never compares its time or
+    its epochs with the budget: before its first step ``decide`` turns minutes or epochs into steps, so that a resumed
+    run ends at the same step. Raises ``ValueError`` without any limit.
     """
 
     steps: int | None = None
     tokens: int | None = None
     minutes: float | None = None
+    epochs: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a budget without a limit."""
-        if self.steps is None and self.tokens is None and self.minutes is None:
-            msg = "a budget needs steps, tokens or minutes"
+        if not self.has_limit and self.epochs is None:
+            msg = "a budget needs steps, tokens, minutes or epochs"
             raise ValueError(msg)
 
+    @property
+    def has_limit(self) -> bool:
+        """Return whether there is a limit besides epochs that no steps were decided for."""
+        return not (self.steps is None and self.tokens is None and self.minutes is None)
+
     def decide(self, steps: int) -> None:
-        """Set the limit to ``steps``, those that ``minutes`` allow, unless it is lower already."""
+        """Set the limit to ``steps``, those of the minutes or the epochs, unless it is lower already."""
         self.steps = steps if self.steps is None else min(self.steps, steps)
 
     def fraction_spent_by(self, progress: Progress) -> float:

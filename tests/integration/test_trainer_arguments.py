@@ -11,9 +11,9 @@ import yaml
 from transformers import TrainingArguments
 
 from holdfast.bootstrap.cli.main import main
+from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.trainer_arguments import REASONS, SETTINGS, TOGETHER, import_arguments, table
-from holdfast.domain.errors import ConfigurationError
 from tests.support.command_line import ROOT, corpus, tiny
 
 
@@ -60,23 +60,22 @@ def test_what_is_off_is_not_named():
     assert import_arguments({**off, "warmup_steps": 0}) == ({"optimizer": {"schedule": {"warmup_steps": 0}}}, {}, [])
 
 
-def test_epochs_end_a_run_without_steps():
-    """Epochs become those of the data if the learning rate stays, unless the number of steps is known."""
-    settings, reasons, _ = import_arguments({"num_train_epochs": 3.0, "max_steps": -1})
-    assert settings["data"] == {"epochs": 3}
-    assert settings["run"]["budget"]["steps"] > 10**6
-    assert not reasons
+def test_epochs_are_the_length_of_a_run_without_steps():
+    """Epochs become those of the data, of which the run makes steps, unless the number of steps is known."""
+    assert import_arguments({"num_train_epochs": 3.0, "max_steps": -1}) == ({"data": {"epochs": 3}}, {}, [])
+    assert TrainSettings(data={"kind": "files", "path": "text", "epochs": 3}).run.budget.steps is None
     settings, reasons, _ = import_arguments({"num_train_epochs": 3.0, "max_steps": 70})
     assert settings == {"run": {"budget": {"steps": 70}}}
     assert "run.budget.steps is given" in reasons["num_train_epochs"]
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_a_falling_learning_rate_needs_the_number_of_steps(kind):
-    """Epochs alone are refused where the learning rate falls over the run; --steps gives its length and warm-up."""
-    given = {"num_train_epochs": 1.0, "max_steps": -1, "lr_scheduler_type": kind, "warmup_steps": 0.03}
-    with pytest.raises(ConfigurationError, match="--steps"):
-        import_arguments(given)
+def test_a_falling_learning_rate_ends_with_the_run(kind):
+    """Linear and cosine rates fall to 0 over the epochs or the given steps, of which a warm-up takes its share."""
+    given = {"num_train_epochs": 1.0, "max_steps": -1, "lr_scheduler_type": kind, "warmup_ratio": 0.03}
+    settings, reasons, _ = import_arguments(given)
+    assert settings == {"data": {"epochs": 1}, "optimizer": {"schedule": {"kind": kind, "floor": 0.0}}}
+    assert "--steps" in reasons["warmup_ratio"]
     settings = import_arguments(given, num_steps=254)[0]
     assert settings["run"]["budget"] == {"steps": 254}
     assert settings["optimizer"]["schedule"] == {"kind": kind, "warmup_steps": 8, "floor": 0.0}

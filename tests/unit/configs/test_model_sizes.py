@@ -50,6 +50,9 @@ def test_other_settings_win():
     assert (settings.optimizer.learning_rate, settings.optimizer.batch_tokens) == (1e-5, 1024)
     assert (settings.run.budget.steps, settings.run.budget.tokens) == (10, None)
     assert settings.optimizer.schedule.warmup_steps == resolved().settings.optimizer.schedule.warmup_steps
+    by_epochs = resolved("model.size=10M", "data.epochs=2").settings.run.budget
+    assert (by_epochs.steps, by_epochs.tokens) == (None, None)
+    assert resolved("model.size=10M", "data.epochs=null").settings.run.budget.tokens is not None
 
 
 def test_a_shorter_row_has_more_rows_in_a_batch():

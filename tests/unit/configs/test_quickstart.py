@@ -30,6 +30,10 @@ def chosen(*overrides):
         (("model.path=gpt2",), (150, 256, "adamw", 3e-3)),
         (("model.lora.rank=4", "model.path=gpt2"), (150, 256, "adamw", 3e-3)),
         (("run.budget.minutes=2",), (None, 256, "muon", 1e-2)),
+        (("data.epochs=2",), (None, 256, "muon", 1e-2)),
+        (("data.epochs=2", "run.budget.steps=7"), (7, 256, "muon", 1e-2)),
+        (("data.path=texts", "data.epochs=2"), (None, 512, "adamw", 3e-3)),
+        (("data.path=texts", "data.epochs=2", "run.budget.steps=null"), (None, 512, "adamw", 3e-3)),
         (("data.path=texts",), (350, 512, "adamw", 3e-3)),
     ],
 )
@@ -42,6 +46,7 @@ def test_a_profile_of_steps_after_its_end_is_refused():
     """Steps of ``profile`` are compared with those of the quickstart, not with the steps on other data."""
     load_settings([], ["profile.steps=140:150"], {})
     load_settings([], ["profile.steps=200:210", "data.path=texts"], {})
+    load_settings([], ["profile.steps=900:910", "data.path=texts", "data.epochs=2"], {})
     with pytest.raises(ConfigurationError, match=r"ends the run at step 150: choose earlier steps"):
         load_settings([], ["profile.steps=200:210"], {})
 

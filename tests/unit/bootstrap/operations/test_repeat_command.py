@@ -23,6 +23,9 @@ CASES = [
     ["evaluation.sets={news: {path: news.jsonl}, law: {path: law, text_field: body}}"],
     ["model.config.hidden_size=32", "monitors=[jsonl]", 'sample.prompt=it\'s "quoted"\n$HOME `x`'],
     ["state_store.archive.url=s3://bucket/runs", "optimizer.schedule.kind=wsd"],
+    ["data.epochs=3"],
+    ["data.path=a.jsonl", "data.epochs=3", "run.budget.steps=350"],
+    ["data.path=a.jsonl", "data.task=chat", "sample.prompt="],
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.run_folder.decided_steps import budget_in, name_of_choice
+from holdfast.bootstrap.run_folder.decided_steps import budget_in, name_of_epochs, name_of_minutes
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from holdfast.bootstrap.run_folder.decided_steps import budget_in, name_of_choic
 )
 def test_the_steps_of_the_minutes_count(budget, steps):
     """A record shows the steps that were decided for its own minutes, or fewer if the settings say so."""
-    record = {"settings": {"run": {"budget": budget}}, "auto": {name_of_choice(2.0): {"value": "40", "reason": ""}}}
+    record = {"settings": {"run": {"budget": budget}}, "auto": {name_of_minutes(2.0): {"value": "40", "reason": ""}}}
     assert budget_in(record)["steps"] == steps
 
 
@@ -28,3 +28,19 @@ def test_the_steps_of_the_minutes_count(budget, steps):
 def test_a_record_without_a_budget_has_an_empty_one(settings):
     """Records of other programs or with damage have no budget, and no error."""
     assert budget_in({"settings": settings}) == {}
+
+
+@pytest.mark.parametrize(
+    ("budget", "epochs", "steps"),
+    [
+        ({"steps": None}, 3, 60),
+        ({"steps": None}, 4, None),
+        ({"steps": 50}, 3, 50),
+        ({"steps": None, "tokens": 9}, 3, None),
+        ({"steps": None}, None, None),
+    ],
+)
+def test_the_steps_of_the_epochs_count_without_a_limit(budget, epochs, steps):
+    """A record shows the steps that were decided for its own epochs, if nothing else limits the run."""
+    settings = {"run": {"budget": budget}, "data": {"epochs": epochs}}
+    assert budget_in({"settings": settings, "auto": {name_of_epochs(3): {"value": "60"}}})["steps"] == steps

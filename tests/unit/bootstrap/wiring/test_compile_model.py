@@ -8,6 +8,7 @@ from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.wiring.compile_model import compile_model
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.budget import Budget
 
 PARAMETERS = 1000
 ON_CPU = {"optimizer.device": "cpu"}
@@ -25,9 +26,10 @@ class LanguageModel:
 
 def compiled(*, keep_choice=lambda _, value, __: value, hardware=ON_CPU, report=lambda _: None, **sections):
     settings = TrainSettings(data={"kind": "python_library"}, **sections)
+    budget = Budget(**settings.run.budget.model_dump())
     with ExitStack() as stack:
         return compile_model(
-            LanguageModel(PARAMETERS), settings, hardware, stack, keep_choice=keep_choice, report=report
+            LanguageModel(PARAMETERS), settings, budget, hardware, stack, keep_choice=keep_choice, report=report
         )
 
 

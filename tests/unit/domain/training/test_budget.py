@@ -15,7 +15,7 @@ def at(step, tokens=0):
 
 def test_a_budget_needs_a_limit():
     """A budget without any limit is refused."""
-    with pytest.raises(ValueError, match="steps, tokens or minutes"):
+    with pytest.raises(ValueError, match="steps, tokens, minutes or epochs"):
         Budget()
 
 
@@ -29,9 +29,10 @@ def test_the_nearest_limit_counts(budget, share):
 
 
 @pytest.mark.parametrize(
-    ("budget", "steps"), [(Budget(minutes=2), 7), (Budget(5, minutes=2), 5), (Budget(9, minutes=2), 7)]
+    ("budget", "steps"),
+    [(Budget(minutes=2), 7), (Budget(5, minutes=2), 5), (Budget(9, minutes=2), 7), (Budget(epochs=3), 7)],
 )
-def test_minutes_become_steps(budget, steps):
+def test_minutes_and_epochs_become_steps(budget, steps):
     """Decided steps end the run, unless it ends earlier anyway."""
     budget.decide(7)
     assert budget.steps == steps
