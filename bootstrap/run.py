@@ -257,7 +257,7 @@ class Run:
         stream = in_turns(group, container.batch_stream)
         record_data(folder, data, container.data_parts(), stream)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
-        decide_epochs(container.budget(), stream, self.settings, folder)
+        decide_epochs(container.budget(), stream, self.settings, folder, opened.state_store, self._report)
         record_versions(folder, container.lineage().versions)
         if is_masked(container.document_encoder()):
             prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)

@@ -106,10 +106,18 @@ class TrainSettings(BaseSettings):
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
         self.__dict__["run"] = with_default_budget(self.run, self.data.epochs)
-        if not self.run.budget.has_limit and self.data.epochs is None:
+        if self.run.budget.has_limit:
+            return self
+        kind, text = "value_error", "{error}"
+        if self.data.epochs is None:
             msg = "needs steps, tokens or minutes, or data.epochs a number, or the run has no end"
-            kind, text = "value_error", "{error}"
             raise PydanticCustomError(kind, text, {"error": msg, "place": ("run", "budget")})
+        if self.data.mode == "stream":
+            msg = (
+                f"is {self.data.epochs}, which alone is no length, as the rows of data.mode=stream are not counted: "
+                "set run.budget.steps, .tokens or .minutes too"
+            )
+            raise PydanticCustomError(kind, text, {"error": msg, "place": ("data", self.data.kind, "epochs")})
         return self
 
     @model_validator(mode="after")

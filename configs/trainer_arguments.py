@@ -102,6 +102,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """The reason for each well-known argument without a setting of its own, with the nearest one."""
 _NUMBER_OF_STEPS = "run.budget.steps"
 _OFF: Mapping[str, int] = MappingProxyType({"max_steps": -1, "dataloader_num_workers": 0})
+_BY_STEPS = frozenset({"num_train_epochs", "warmup_steps"})  # a share of them needs the number of steps
 _TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
@@ -129,7 +130,8 @@ def import_arguments(
         elif name in _VALUES and value not in _VALUES[name]:
             reasons[name] = f"{SETTINGS[name]} has no value for {value!r}"
         elif name in _WHOLE and not _is_whole(value, 0 if name == "warmup_steps" else 1):
-            reasons[name] = f"{SETTINGS[name]} takes a whole number, and this is {value!r}"
+            remedy = ": give --steps" if name in _BY_STEPS else ""
+            reasons[name] = f"{SETTINGS[name]} takes a whole number, and this is {value!r}{remedy}"
         else:
             _plant(found, SETTINGS[name], _VALUES[name][value] if name in _VALUES else _plain(name, value))
     _together(given, found, reasons)

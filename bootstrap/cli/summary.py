@@ -173,7 +173,7 @@ class Report:
             place = "run.name=NAME" if self._run.settings.run.dir is None else "run.dir=FOLDER"
             return (
                 f"the run is finished at step {progress.step}: nothing was left to train; another one: add --fresh or "
-                f"{place}; more of it: a larger {self._limit}"
+                f"{place}; more of it: a larger {self._limit(progress)}"
             )
         budget = self._run.parts.opened.budget.steps if self._run.parts is not None else None
         whole = f" of {budget:,}" if budget is not None else ""
@@ -185,13 +185,14 @@ class Report:
             "recovery.early_stopping.patience or set it to 0"
         )
 
-    @property
-    def _limit(self) -> str:
-        """Return the settings that a longer run raises."""
-        settings = self._run.settings
-        limits = [name for name, value in settings.run.budget.model_dump().items() if value is not None]
-        names = [f"run.budget.{name}" for name in limits]
-        return " or ".join([*names, *([] if settings.data.epochs is None else ["data.epochs"])])
+    def _limit(self, progress: Progress) -> str:
+        """Return the setting that ended the run at ``progress``."""
+        budget = self._run.settings.run.budget
+        if budget.steps is not None and progress.step >= budget.steps:
+            return "run.budget.steps"
+        if budget.tokens is not None and progress.tokens >= budget.tokens:
+            return "run.budget.tokens"
+        return "data.epochs" if budget.minutes is None else "run.budget.minutes"
 
     def _next_rows(self) -> Sequence[tuple[str, str]]:
         first, *others = self._next_commands()

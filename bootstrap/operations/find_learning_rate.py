@@ -138,6 +138,7 @@ def _words(request: RangeTestRequest) -> list[str]:
         f"run.budget.steps={request.steps}",
         "run.budget.tokens=null",
         "run.budget.minutes=null",
+        "data.epochs=null",
         "run.report=false",
         "evaluation.every=0",
         "evaluation.at_start=false",

@@ -38,7 +38,8 @@ def planned_steps(
     if samples is not None:
         limits.append(max(1, -(-samples // settings.optimizer.num_rows)))
     if not limits:
-        msg = "run.budget.minutes or data.epochs alone are a number of steps only after a trial: leave --no-trial out"
+        given = "data.epochs" if budget.minutes is None else "run.budget.minutes"
+        msg = f"{given} alone becomes a number of steps only in a trial: leave --no-trial out, or set run.budget.steps"
         raise ConfigurationError(msg)
     return min(limits)
 

@@ -146,7 +146,7 @@ class RunPlanner:
                 "limit_bytes": [each["limit_bytes"] for each in memory],
             },
             "step": {name: facts[name] for name in ("rows", "length", "micro_batch")},
-            "data": _data_of(settings, known, steps, facts["tokens"] / taken, facts),
+            "data": _data_of(settings, known, steps, facts["tokens"] / _rows(settings, taken, facts["samples"]), facts),
             "disk": _disk(settings, known, steps, facts["checkpoint_bytes"], a_metric * steps),
             "time": _time(forecast, length, times.step, taken),
             "cost": None if request.price is None else _cost(forecast, request.price),
@@ -187,7 +187,7 @@ class RunPlanner:
                 "limit_bytes": [memory_limit_of(device)] * ranks,
             },
             "step": {"rows": rows, "length": length, "micro_batch": micro_batch},
-            "data": _data_of(settings, known, steps, rows * length, {"rows_there": None, "samples": None}),
+            "data": _data_of(settings, known, steps, length, {"rows_there": None, "samples": None}),
             "disk": _disk(settings, known, steps, None, None),
             "time": None,
             "cost": None,
@@ -206,19 +206,23 @@ def refuse_full_disk(plan: Mapping[str, Any]) -> None:
 
 
 def _data_of(
-    settings: TrainSettings, known: Mapping[str, Any], steps: int, tokens_a_step: float, facts: Mapping[str, Any]
+    settings: TrainSettings, known: Mapping[str, Any], steps: int, tokens_a_row: float, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the tokens and the epochs of ``steps``, of which the last one may have fewer rows."""
-    rows_a_step, there = settings.optimizer.num_rows, facts["rows_there"]
-    rows = steps * rows_a_step if facts["samples"] is None else min(steps * rows_a_step, facts["samples"])
+    rows, there = _rows(settings, steps, facts["samples"]), facts["rows_there"]
     return {
         "mode": known["mode"],
         "steps": steps,
-        "tokens": round(rows / rows_a_step * tokens_a_step),
+        "tokens": round(rows * tokens_a_row),
         "tokens_there": there and there * settings.data.row_length,
         "epochs": rows / there if there else None,
         "shares": known["shares"],
     }
+
+
+def _rows(settings: TrainSettings, steps: int, samples: int | None) -> int:
+    rows = steps * settings.optimizer.num_rows
+    return rows if samples is None else min(rows, samples)
 
 
 def _disk(

@@ -74,6 +74,10 @@ class SharedRunFolder:
         """Return the choice of the first rank for the ``auto`` setting ``name``."""
         return self._group.gather(self._own.decide(name, value, reason) if self._own is not None else "")[0]
 
+    def decide_for(self, name: str, value: str, reason: str) -> str:
+        """Return the choice of the first rank for ``name``, which stands as long as its ``reason`` is the same."""
+        return self._group.gather(self._own.decide_for(name, value, reason) if self._own is not None else "")[0]
+
     def decided(self, name: str) -> str | None:
         """Return the choice of an earlier start of the run for the ``auto`` setting ``name``, None if there is none."""
         known = {} if self._own is None else self._own.record["auto"].get(name, {})

@@ -73,6 +73,8 @@ def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
     else:
         yield "data", "streamed: the number of tokens is not known in advance"
     steps = -(-min(spent) // tokens_a_step)
+    if budget.steps is not None and not settings.run.budget.has_limit:
+        steps = budget.steps  # those of epochs, some of which may have been of other sizes
     words = f"{counted(steps, 'step')} = {min(spent):,} tokens"
     if there:
         epochs = min(spent) / there

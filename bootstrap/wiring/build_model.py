@@ -261,13 +261,14 @@ def _span(steps: int | None, tokens: int | None) -> Span | None:
 
 
 def _check_end(warmup: Span, decay: Span | None, budget: Budget) -> None:
-    if decay is None:
+    if decay is None or (budget.is_undecided and decay.unit == "steps"):
         return
     place = f"optimizer.schedule.decay_{decay.unit}"
     limit, other = decay.limit_of(budget), "tokens" if decay.unit == "steps" else "steps"
     if limit is None:
+        length = "minutes and epochs become steps" if budget.is_undecided else f"run.budget is in {other}"
         msg = (
-            f"{place} counts {decay.unit} back from the end of the run, but run.budget is in {other}: give "
+            f"{place} counts {decay.unit} back from the end of the run, but {length}: give "
             f"optimizer.schedule.decay_{other} or run.budget.{decay.unit} instead"
         )
         raise ConfigurationError(msg)

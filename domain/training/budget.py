@@ -25,14 +25,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a budget without a limit."""
-        if not self.has_limit and self.epochs is None:
+        if self.is_undecided and self.minutes is None and self.epochs is None:
             msg = "a budget needs steps, tokens, minutes or epochs"
             raise ValueError(msg)
 
     @property
-    def has_limit(self) -> bool:
-        """Return whether there is a limit besides epochs that no steps were decided for."""
-        return not (self.steps is None and self.tokens is None and self.minutes is None)
+    def is_undecided(self) -> bool:
+        """Return whether minutes or epochs alone limit the run, and their steps are not decided yet."""
+        return self.steps is None and self.tokens is None
 
     def decide(self, steps: int) -> None:
         """Set the limit to ``steps``, those of the minutes or the epochs, unless it is lower already."""

@@ -106,8 +106,8 @@ class WarmupStableDecay:
     """Linear warm-up to ``peak``, a constant rate, and a decay to ``floor`` in the last part of the run (WSD).
 
     ``decay`` is the length of the last part, up to the end of ``budget``; None means the fraction ``WSD_DECAY`` of the
-    budget. Raises ``ValueError`` if ``decay`` is given and ``budget`` has another unit or two limits. Source:
-    MiniCPM, arXiv 2404.06395.
+    budget. Raises ``ValueError`` if ``decay`` is given and ``budget`` has another unit or two limits; minutes and
+    epochs become steps. Source: MiniCPM, arXiv 2404.06395.
     """
 
     peak: float
@@ -119,8 +119,10 @@ class WarmupStableDecay:
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a decay whose beginning is undefined."""
+        if self.decay is None or (self.budget.is_undecided and self.decay.unit == "steps"):
+            return
         is_plain = self.budget.steps is None or self.budget.tokens is None
-        if self.decay is not None and not (is_plain and self.decay.limit_of(self.budget)):
+        if not (is_plain and self.decay.limit_of(self.budget)):
             msg = f"a decay in {self.decay.unit} needs a budget in {self.decay.unit} alone"
             raise ValueError(msg)
 

@@ -67,6 +67,8 @@ def test_epochs_are_the_length_of_a_run_without_steps():
     settings, reasons, _ = import_arguments({"num_train_epochs": 3.0, "max_steps": 70})
     assert settings == {"run": {"budget": {"steps": 70}}}
     assert "run.budget.steps is given" in reasons["num_train_epochs"]
+    for name in ("num_train_epochs", "warmup_steps"):
+        assert import_arguments({name: 0.5})[1][name].endswith("takes a whole number, and this is 0.5: give --steps")
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])

@@ -59,6 +59,7 @@ def written(folder, text):
         ("run.budget.steps=1.5", "run.budget.steps", "must be a whole number, not 1.5"),
         ("run.budget.steps=true", "run.budget.steps", "must be a whole number, not true"),
         ("run.budget.steps=null", "run.budget", "needs steps, tokens or minutes, or data.epochs a number"),
+        ("data={mode: stream, epochs: 2}", "data.epochs", "is 2, which alone is no length"),
         ("run.budget=5", "run.budget", "must be a section"),
         ("run.seed=4294967296", "run.seed", "must be at most 4294967295, not 4294967296"),
         ("run.deterministic=1", "run.deterministic", "must be true or false, not 1"),

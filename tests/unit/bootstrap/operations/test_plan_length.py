@@ -45,7 +45,7 @@ def test_the_first_limit_ends_the_planned_run(budget, samples, steps):
 
 def test_minutes_need_a_trial():
     """Without a trial minutes alone are refused, and with another limit they are named as one that may come first."""
-    with pytest.raises(ConfigurationError, match=r"minutes or data.epochs alone are a number of steps only"):
+    with pytest.raises(ConfigurationError, match=r"minutes alone becomes a number of steps only in a trial"):
         planned_steps(settings_of(minutes=2), TOKENS, None)
     both = settings_of(minutes=2, steps=30)
     assert planned_steps(both, TOKENS, None) == 30

@@ -173,7 +173,7 @@ def test_a_decay_whose_beginning_nobody_can_tell_is_refused(budget):
 
 def from_settings(*overrides):
     settings = load_settings([], ["data.path=texts", *overrides], {}).settings
-    budget = Budget(steps=settings.run.budget.steps, tokens=settings.run.budget.tokens)
+    budget = Budget(**settings.run.budget.model_dump(), epochs=settings.data.epochs)
     return build_schedule(settings.optimizer.learning_rate, settings.optimizer.schedule, budget)
 
 
@@ -196,6 +196,17 @@ def test_the_settings_choose_the_schedule(overrides, expected):
     """Each kind, unit and shape of the settings is the schedule of that name; the floor is a share of the peak."""
     chosen = from_settings(*(f"optimizer.schedule.{override}" for override in overrides))
     assert chosen == expected
+
+
+@pytest.mark.parametrize("length", ["data.epochs=2", "run.budget.minutes=2"])
+def test_minutes_and_epochs_give_a_decay_in_steps_its_end(length):
+    """The decay of wsd is counted back from the steps that are decided later, and one in tokens is refused."""
+    schedule = from_settings("optimizer.schedule={kind: wsd, decay_steps: 10}", "run.budget.steps=null", length)
+    assert isinstance(schedule, WarmupStableDecay)
+    schedule.budget.decide(100)
+    assert [schedule.is_decaying_at(Progress(step=step)) for step in (90, 91)] == [False, True]
+    with pytest.raises(ConfigurationError, match=r"minutes and epochs become steps: give .*decay_steps or"):
+        from_settings("optimizer.schedule={kind: wsd, decay_tokens: 10}", "run.budget.steps=null", length)
 
 
 @pytest.mark.parametrize(
