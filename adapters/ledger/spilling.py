@@ -62,6 +62,8 @@ class SpillingLedger(Ledger):
         self._changed = threading.Condition()
         self._using = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
+        for draft in folder.glob(f".*{_SUFFIX}.new"):  # of a process that was killed in the middle of a write
+            draft.unlink(missing_ok=True)
         self._files = deque(sorted(path for path in folder.glob(f"*{_SUFFIX}") if path.stem.isdecimal()))
         last = self._files[-1] if self._files else None
         self._next = 0 if last is None else int(last.stem) + 1

@@ -80,7 +80,7 @@ OF_THEIR_OWN = {
 }
 """Pages that another test follows, with the files that they have the reader write."""
 ADDITIONS = {
-    "run.budget.tokens=2e7": ["run.budget.steps=3"],
+    "data.epochs=3": ["run.budget.steps=3"],
     "run.budget.steps=100000": ["run.budget.steps=3"],
     "model.path=": ["run.budget.steps=3"],
     "model.config.": ["run.budget.steps=3"],

@@ -135,6 +135,16 @@ def test_numbers_go_on_after_those_that_are_left(tmp_path):
     assert len(list((tmp_path / "calls").iterdir())) == 3
 
 
+def test_half_a_file_of_a_killed_process_is_removed(tmp_path):
+    """What a killed process had begun to write was never accepted, and does not stay."""
+    calls = tmp_path / "calls"
+    calls.mkdir()
+    (calls / ".000000000007.call.new").write_bytes(b"half")
+    with closing(spilling(Failing(), tmp_path, [], patience_seconds=0)) as ledger:
+        ledger.begin_run("run", {}, 1.0)
+    assert [path.name for path in calls.iterdir()] == ["000000000000.call"]
+
+
 _UNITS = (UnitName("wéb", "a"), UnitName("wéb", "b"))
 
 
