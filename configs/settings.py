@@ -51,8 +51,7 @@ class TrainSettings(BaseSettings):
 
     run: RunSettings = Field(default_factory=RunSettings, description="Name, folder, seed and length of the run.")
     data: DataSettings = Field(
-        default_factory=PythonLibraryDataSettings,
-        description="The documents and how they are packed into rows.",
+        default_factory=PythonLibraryDataSettings, description="The documents and how they are packed into rows."
     )
     tokenizer: TokenizerSettings = Field(default_factory=TrainTokenizerSettings, description="The tokenizer.")
     model: ModelSettings = Field(default_factory=HuggingFaceModelSettings, description="The model to train.")

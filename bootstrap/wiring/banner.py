@@ -58,8 +58,9 @@ def _size(name: str, value: str) -> list[int]:
 def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
     settings = parts.settings
     stream, budget = parts.data.batch_stream, parts.opened.budget
+    is_of_epochs = not settings.run.budget.has_limit  # some of whose steps may have been of another size
     spent = [
-        *([] if budget.steps is None else [budget.steps * tokens_a_step]),
+        *([] if budget.steps is None or is_of_epochs else [budget.steps * tokens_a_step]),
         *([] if budget.tokens is None else [budget.tokens]),
     ]
     there, length = 0, settings.data.row_length
@@ -72,9 +73,7 @@ def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
         yield "data", f"{there:,} tokens in {counted(stream.num_rows, 'row')}{rest}"
     else:
         yield "data", "streamed: the number of tokens is not known in advance"
-    steps = -(-min(spent) // tokens_a_step)
-    if budget.steps is not None and not settings.run.budget.has_limit:
-        steps = budget.steps  # those of epochs, some of which may have been of other sizes
+    steps = budget.steps if is_of_epochs and budget.steps is not None else -(-min(spent) // tokens_a_step)
     words = f"{counted(steps, 'step')} = {min(spent):,} tokens"
     if there:
         epochs = min(spent) / there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -52,4 +53,5 @@ def test_more_epochs_go_on(tmp_path):
     more = run_here("train", *settings, "data.epochs=2", "optimizer.batch_size=8", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     assert f"finished {decided(tmp_path, 2):,} steps" in more.stdout
+    assert re.search(rf"budget  {decided(tmp_path, 2):,} steps = [\d,]+ tokens = 2\.0 epochs", more.stderr)
     assert 3 * decided(tmp_path) - 1 <= decided(tmp_path, 2) <= 3 * decided(tmp_path)
