@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from typing_extensions import override
 
 from holdfast.configs.quickstart import quickstart_defaults
+from holdfast.configs.sections.base import problem_of_metric
 from holdfast.configs.sections.data import DataSettings, MixtureDataSettings, PythonLibraryDataSettings
 from holdfast.configs.sections.distributed import (
     AutoDistributedSettings,
@@ -230,8 +231,8 @@ class TrainSettings(BaseSettings):
         msg = ""
         data, evaluation = info.data.get("data"), info.data.get("evaluation")
         has_sets = evaluation is not None and evaluation.sets
-        if data is not None and data.task == "preference" and "bits_per_byte" in recovery.early_stopping.metric:
-            msg = "pairs of data.task=preference have no bits per byte: set recovery.early_stopping.metric=eval_loss"
+        if data is not None and (problem := problem_of_metric(recovery.early_stopping.metric, data.task)):
+            msg = f"{problem}: set recovery.early_stopping.metric=eval_loss"
         elif data is not None and not (data.holdout or data.folds is not None or has_sets):
             msg = "data.holdout is 0, so there are no documents to evaluate on: hold out a part of the data"
         elif evaluation is not None and not evaluation.every:

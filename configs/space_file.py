@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.configs.error_messages import one_line, refuse, refuse_all
 from holdfast.configs.run_names import is_below
+from holdfast.configs.sections.base import problem_of_metric
 from holdfast.configs.settings_catalog import takes_whole_numbers_only
 from holdfast.configs.settings_layers import MAX_FILE_BYTES, load_settings
 from holdfast.configs.strict_yaml import StrictYamlError, read_yaml, write_yaml
@@ -73,25 +74,19 @@ def read_space(path: Path, files: Sequence[str | Path], overrides: Words, enviro
 
 def check_metric(space: SearchSpace, metric: str, task: str = "text") -> None:
     """Raise ``ConfigurationError`` if ``metric`` cannot compare the trials of ``space`` on data of ``task``."""
-    if task == "preference":
-        _check_metric_of_pairs(space, metric)
-    elif metric.startswith("eval_loss") and (names := [n for n in space.dimensions if is_below(n, _TOKENIZERS)]):
+    if problem := problem_of_metric(metric, task):
+        refuse(f"tune.metric is {metric}, but {problem}: set tune.metric=eval_loss")
+    if not metric.startswith("eval_loss"):
+        return
+    if task == "preference" and (names := [name for name in space.dimensions if is_below(name, _LOSSES)]):
+        refuse(
+            f"{names[0]} is in the space, but tune.metric is {metric}, the loss that it changes, so the trials do not "
+            "compare: set tune.metric=eval_reward_accuracy"
+        )
+    if task != "preference" and (names := [name for name in space.dimensions if is_below(name, _TOKENIZERS)]):
         refuse(
             f"{names[0]} is in the space, but tune.metric is {metric}, which is not comparable between tokenizers: set "
             "tune.metric=eval_bits_per_byte"
-        )
-
-
-def _check_metric_of_pairs(space: SearchSpace, metric: str) -> None:
-    if "bits_per_byte" in metric:
-        refuse(
-            f"tune.metric is {metric}, but pairs of data.task=preference have no bits per byte: set "
-            "tune.metric=eval_loss"
-        )
-    if names := [name for name in space.dimensions if is_below(name, _LOSSES)]:  # each value is another loss
-        refuse(
-            f"{names[0]} is in the space, but {metric} is the loss that it changes, so the trials do not compare: take "
-            "it out of the space, train a run with each value, and compare their eval_reward_accuracy"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import queue
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.shared.files.limited_log import limit_log
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class LibraryProcess:
     def __init__(self, name: str, module: str) -> None:
         self._name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by ``end``
+        fcntl.fcntl(self._errors, fcntl.F_SETFL, fcntl.fcntl(self._errors, fcntl.F_GETFL) | os.O_APPEND)
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         self._process = subprocess.Popen(  # noqa: S603  this very interpreter
             [sys.executable, "-P", "-m", module],
@@ -54,6 +57,8 @@ class LibraryProcess:
         Raises ``StateError`` if the method fails in another way, or does not end in time.
         """
         seconds = _SECONDS_TO_REWIND if method == "rewind" else _SECONDS
+        with suppress(OSError):
+            limit_log(self._errors.fileno())
         request = json.dumps({"method": method, "arguments": arguments}, default=str)
         assert self._process.stdin is not None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from contextlib import suppress
 from importlib.util import find_spec
 from threading import Thread
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _SECONDS_TO_END = 2.0
+_FIRST_PAUSE_SECONDS = 1.0
+_MOST_RESTARTS = 5
+_ENDS = (0, 2)  # it was asked to end, or cannot work with its settings
 
 
 @final
@@ -24,7 +28,8 @@ class PageMonitor(Monitor):
     """Runs ``command``, which serves the page and reads the run folder itself: figures are not passed on.
 
     The process starts with the first call, at low priority, and nothing waits for it. ``say`` gets the lines that it
-    prints: the address, or an error. It ends with this process, also after SIGKILL, as its standard input ends then.
+    prints: the address, or an error. If it crashes, a later call starts it again, up to five times, after a pause that
+    doubles. It ends with this process, also after SIGKILL, as its standard input ends then.
     Raises ``ConfigurationError`` without the extra ``page``, and ``StateError`` if the process cannot be started.
     """
 
@@ -35,6 +40,8 @@ class PageMonitor(Monitor):
         self._command = command
         self._say = say
         self._process: subprocess.Popen[str] | None = None
+        self._num_crashes = 0
+        self._start_at: float | None = None
         self._closed = False
 
     @override
@@ -61,7 +68,8 @@ class PageMonitor(Monitor):
             process.wait()
 
     def _start(self) -> None:
-        if self._process is not None or self._closed:
+        """Start the process, again if it has crashed."""
+        if self._closed or (self._process is not None and not self._may_start_again(self._process)):
             return
         try:
             self._process = subprocess.Popen(  # noqa: S603  the caller's own command
@@ -77,6 +85,26 @@ class PageMonitor(Monitor):
             msg = f"the page cannot be started: {error.strerror}"
             raise StateError(msg) from error
         Thread(target=self._pass_on, args=(self._process,), name="page", daemon=True).start()
+
+    def _may_start_again(self, process: subprocess.Popen[str]) -> bool:
+        if self._start_at is None:
+            code = process.poll()
+            if code is None or code in _ENDS or self._num_crashes > _MOST_RESTARTS:
+                return False
+            self._num_crashes += 1
+            assert process.stdin is not None
+            with suppress(OSError):
+                process.stdin.close()
+            told = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            if self._num_crashes > _MOST_RESTARTS:
+                self._say(f"the page {told}; it is not started again: open it with the command watch")
+                return False
+            self._say(f"the page {told}; it is started again")
+            self._start_at = time.monotonic() + _FIRST_PAUSE_SECONDS * 2 ** (self._num_crashes - 1)
+        if time.monotonic() < self._start_at:
+            return False
+        self._start_at = None
+        return True
 
     def _pass_on(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None

@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 class MemoryStudy(Study):
     """A study of ``space`` for tests and for programs that embed this package.
 
-    A trial is pruned at a step at which its measurement is above the median of ``startup`` earlier trials or more.
+    A trial is pruned at a step at which its measurement is above the median of ``startup`` earlier trials or more,
+    or below it if the study ``maximizes``.
     """
 
-    def __init__(self, space: SearchSpace, seed: int = 0, parallel: int = 1, *, startup: int = 2) -> None:
+    def __init__(
+        self, space: SearchSpace, seed: int = 0, parallel: int = 1, *, startup: int = 2, maximizes: bool = False
+    ) -> None:
         self._space = space
         self._seed = seed
         self._parallel = parallel
         self._startup = startup
+        self._sign = -1.0 if maximizes else 1.0
         self._trials: list[Trial] = []
 
     @property
@@ -63,7 +67,7 @@ class MemoryStudy(Study):
 
     @override
     def report(self, number: int, step: int, value: float) -> bool:
-        """Record a measurement; return whether it is above the median of earlier trials at this step."""
+        """Record a measurement; return whether it is worse than the median of earlier trials at this step."""
         trial = self._trials[number]
         if step not in trial.measurements:
             trial = replace(trial, measurements={**trial.measurements, step: value})
@@ -72,7 +76,8 @@ class MemoryStudy(Study):
         seen = seen_by(number, self._trials, self._parallel)
         others = [other.measurements[step] for other in seen if step in other.measurements]
         finite = [value for value in others if math.isfinite(value)]
-        return math.isnan(measured) or (len(finite) >= self._startup and measured > median(finite))
+        is_worse = len(finite) >= self._startup and self._sign * (measured - median(finite)) > 0
+        return math.isnan(measured) or is_worse
 
     @override
     def finish(self, number: int, end: TrialEnd) -> None:

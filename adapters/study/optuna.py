@@ -6,7 +6,7 @@ import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -89,7 +89,16 @@ class OptunaStudy(Study):
     copy of the study that holds only the trials on which the decision may depend.
     """
 
-    def __init__(self, journal: Path, space: SearchSpace, rules: SearchRules, seed: int = 0, parallel: int = 1) -> None:
+    def __init__(
+        self,
+        journal: Path,
+        space: SearchSpace,
+        rules: SearchRules,
+        seed: int = 0,
+        parallel: int = 1,
+        *,
+        maximizes: bool = False,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._journal = journal
         self._space = space
@@ -97,9 +106,12 @@ class OptunaStudy(Study):
         self._rules = rules
         self._seed = seed
         self._parallel = parallel
+        self._direction: Literal["minimize", "maximize"] = "maximize" if maximizes else "minimize"
         with self._reading():
             self._storage = JournalStorage(JournalFileBackend(str(journal), JournalLock(journal)))
-            study = optuna.create_study(storage=self._storage, study_name=_NAME, load_if_exists=True)
+            study = optuna.create_study(
+                storage=self._storage, study_name=_NAME, direction=self._direction, load_if_exists=True
+            )
             self._study = study._study_id  # noqa: SLF001  the storage knows studies by this number only
 
     @property
@@ -214,6 +226,7 @@ class OptunaStudy(Study):
         view = optuna.create_study(
             storage=storage or InMemoryStorage(),
             study_name=_NAME,
+            direction=self._direction,
             sampler=self._sampler(number),
             pruner=self._rules.make_pruner(),
         )

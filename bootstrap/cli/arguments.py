@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  argparse names it nowhere else
 
+BEST_HELP = "use the best checkpoint: by early stopping, or without it by the lowest evaluation loss"
+
 
 def add_command(
     commands: Commands, name: str, summary: str, text: str, action: Callable[[argparse.Namespace], int]
@@ -106,7 +108,9 @@ def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     choice.add_argument(
         "--step", type=whole(1, 10**18 - 1), metavar="N", help="use the checkpoint of step N, not the newest"
     )
-    choice.add_argument("--best", action="store_true", help="use the checkpoint with the lowest evaluation loss")
+    choice.add_argument(
+        "--best", action="store_true", help="use the best checkpoint: by early stopping, else by evaluation loss"
+    )
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

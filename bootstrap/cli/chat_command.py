@@ -6,7 +6,15 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self, final
 
-from holdfast.bootstrap.cli.arguments import add_command, add_runs_of, add_sampling, add_trust, add_weights, whole
+from holdfast.bootstrap.cli.arguments import (
+    BEST_HELP,
+    add_command,
+    add_runs_of,
+    add_sampling,
+    add_trust,
+    add_weights,
+    whole,
+)
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -39,7 +47,7 @@ def add_chat(commands: Commands) -> None:
     choice = parser.add_mutually_exclusive_group()
     text = "use the checkpoints of these steps of each RUN, not the newest"
     choice.add_argument("--step", type=_steps, metavar="N[,N...]", help=text)
-    choice.add_argument("--best", action="store_true", help="use the checkpoint with the lowest evaluation loss")
+    choice.add_argument("--best", action="store_true", help=BEST_HELP)
     add_weights(parser)
     parser.add_argument("--plain", action="store_true", help="continue plain text also if there is a chat template")
     add_sampling(parser)

@@ -12,7 +12,7 @@ from holdfast.bootstrap.run_folder.study_folder import StudyLayout
 from holdfast.configs.space_file import words_of
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
-from holdfast.domain.tuning.trial import TrialState, best_of_trials
+from holdfast.domain.tuning.trial import TrialState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class StudyLines:
         """Report the end of a trial."""
         match end.state:
             case TrialState.COMPLETE:
-                best = best_of_trials(self._study.study.trials())
+                best = self._study.best
                 words = ", the best so far" if best is not None and best.number == number else ""
                 self._say(f"trial {number} is complete: {self._metric} {end.value:.6g}{words}")
             case TrialState.PRUNED:

@@ -12,7 +12,7 @@ from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.adapters.state_store.verified_read import verify_while_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.best_checkpoint import losses_of
+from holdfast.bootstrap.wiring.best_checkpoint import best_step
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The choice of a checkpoint: that of ``step``, or the ``best`` by evaluation loss, or by default the newest.
+    """The choice of a checkpoint: that of ``step``, or the ``best`` by its evaluation, or by default the newest.
 
     ``trained`` chooses the trained weights where the checkpoint has their average too (``optimizer.ema``).
     """
@@ -152,14 +152,14 @@ def folder_of(path: Path, choice: Choice) -> Path:
 
 
 def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
-    measured = [(loss, -step) for step, loss in losses_of(found).items()]
-    if not measured:
+    step = best_step(found)
+    if step is None:
         msg = (
             f"no checkpoint of {run} was evaluated when it was saved, so the best one is not known: choose one with "
             "--step, or train with evaluation.every as a multiple of state_store.every"
         )
         raise StateError(msg)
-    return -min(measured)[1]
+    return step
 
 
 def refuse_missing(steps: Sequence[int], run: Path, step: int) -> None:

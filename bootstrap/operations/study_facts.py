@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout, read_study
 from holdfast.bootstrap.wiring.open_study import open_study
 from holdfast.configs.sections.tune import TuneSettings
+from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.search_space import SearchSpace
 from holdfast.domain.tuning.trial import TrialState, best_of_trials
 
@@ -36,7 +37,7 @@ class StudyFacts:
     @property
     def best(self) -> Trial | None:
         """Return the best trial, None if none is complete."""
-        return best_of_trials(self.trials)
+        return best_of_trials(self.trials, maximizes=is_higher_better(self.search.metric))
 
     @property
     def counts(self) -> str:

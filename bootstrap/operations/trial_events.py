@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.trial import TrialEnd, TrialState
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 @final
 class TrialEvents:
-    """Follows ``events.jsonl`` of the run folder ``root``; ``metric`` is the one that the study minimizes.
+    """Follows ``events.jsonl`` of the run folder ``root``; ``metric`` is the one that the study compares.
 
-    If ``takes_best``, the lowest evaluation of a complete trial counts, otherwise its last one.
+    If ``takes_best``, the best evaluation of a complete trial counts, otherwise its last one.
     """
 
     def __init__(self, root: Path, metric: str, *, takes_best: bool) -> None:
@@ -54,7 +55,8 @@ class TrialEvents:
         if last is None:
             return TrialEnd(TrialState.FAILED, None, self._tokens, "no evaluation was made, as no document is held out")
         finite_values = [value for value in values if math.isfinite(value)]
-        value = min(finite_values, default=math.nan) if self._takes_best else last
+        best = max if is_higher_better(self._metric) else min
+        value = best(finite_values, default=math.nan) if self._takes_best else last
         if not math.isfinite(value):
             return TrialEnd(TrialState.FAILED, None, self._tokens, f"{self._metric} is not finite")
         return TrialEnd(TrialState.COMPLETE, value, self._tokens)
@@ -98,6 +100,6 @@ def _metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         f"eval_{kind}{name}": float(figure[kind])
         for name, figure in figures.items()
-        for kind in ("loss", "bits_per_byte")
+        for kind in ("loss", "bits_per_byte", "reward_accuracy")
         if kind in figure
     }

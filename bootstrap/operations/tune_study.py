@@ -25,6 +25,7 @@ from holdfast.configs.space_file import check_metric, read_space, words_of
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError, StateError, TrainingError
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
+from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.trial import StudyPlan, best_of_trials
 
 if TYPE_CHECKING:
@@ -133,12 +134,17 @@ class TuneStudy:
             os.close(self._lock)
             self._lock = -1
 
+    @property
+    def best(self) -> Trial | None:
+        """Return the best trial, None if none is complete."""
+        return best_of_trials(self.study.trials(), maximizes=is_higher_better(self.settings.tune.metric))
+
     def write_best(self) -> Trial | None:
         """Write the settings of the best trial as YAML for ``train --config``; return the trial, None if there is none.
 
         Raises ``StateError`` if the file cannot be written.
         """
-        best = best_of_trials(self.study.trials())
+        best = self.best
         if best is None or best.parameters is None:
             return None
         words = [*words_of(best.parameters), f"run.name={self._name}-best"]

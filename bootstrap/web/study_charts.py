@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, final
 
+from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.search_space import Choices
 from holdfast.domain.tuning.trial import TrialState
 
@@ -66,11 +68,13 @@ def history_chart(trials: Sequence[Trial], metric: str) -> str:
     x = _Axis(0, max(1, trials[-1].number), _LEFT, _WIDTH - _RIGHT)
     y = _value_axis(trial.value for trial in valued if trial.value is not None)
     parts = [*_frame(x, y, "trial", are_whole=True)]
-    best, line = math.inf, ""
+    best: float | None = None
+    line = ""
+    is_better = operator.gt if is_higher_better(metric) else operator.lt
     for trial in valued:
         value = trial.value or 0.0
         line += f"H{x(trial.number)}" if line else ""
-        if trial.state is TrialState.COMPLETE and value < best:
+        if trial.state is TrialState.COMPLETE and (best is None or is_better(value, best)):
             line += f"V{y(value)}" if line else f"M{x(trial.number)} {y(value)}"
             best = value
     parts.append(f'<path class="best-line" d="{line}"/>' if line else "")
@@ -106,7 +110,7 @@ def learning_chart(trials: Sequence[Trial], metric: str, best: Trial | None) -> 
 def parallel_chart(space: SearchSpace, trials: Sequence[Trial], metric: str, best: Trial | None) -> str:
     """Return the parallel coordinates: an axis for each setting and for the value, a line for each trial.
 
-    The shades of the lines are five groups from the lowest to the highest values. "" without a value.
+    The shades of the lines are five groups from the best to the worst values. "" without a value.
     """
     valued = [t for t in trials if t.parameters is not None and t.value is not None and math.isfinite(t.value)]
     if not valued:
@@ -115,9 +119,11 @@ def parallel_chart(space: SearchSpace, trials: Sequence[Trial], metric: str, bes
     xs = [_Axis(0, len(names), 70, _WIDTH - 70)(place) for place in range(len(names) + 1)]
     scales = [_scale(space.dimensions[name]) for name in names]
     values = _Axis(*_bounds(trial.value for trial in valued if trial.value is not None), _HEIGHT - 24, 40)
-    groups = _groups({trial.number: trial.value or 0.0 for trial in valued})
+    sign = -1.0 if is_higher_better(metric) else 1.0
+    costs = {trial.number: sign * (trial.value or 0.0) for trial in valued}
+    groups = _groups(costs)
     parts: list[str] = []
-    for trial in sorted(valued, key=lambda trial: (trial is best, -(trial.value or 0.0))):
+    for trial in sorted(valued, key=lambda trial: (trial is best, -costs[trial.number])):
         parameters: Mapping[str, Value] = trial.parameters or {}
         places = [place(parameters[name]) for name, (place, _) in zip(names, scales, strict=True)]
         places.append(values(trial.value or 0.0))
@@ -142,9 +148,9 @@ def _scale(dimension: Dimension) -> tuple[Callable[[Value], float], Sequence[tup
     return lambda value: axis(float(value)), [(axis(tick), _number(tick)) for tick in axis.ticks]
 
 
-def _groups(values: Mapping[int, float]) -> dict[int, int]:
-    """Return the group of each trial by the rank of its value, from 0, the lowest, to 4."""
-    ranked = sorted(values, key=lambda number: (values[number], number))
+def _groups(costs: Mapping[int, float]) -> dict[int, int]:
+    """Return the group of each trial by the rank of its cost, from 0, the lowest, to 4."""
+    ranked = sorted(costs, key=lambda number: (costs[number], number))
     return {number: place * _GROUPS // len(ranked) for place, number in enumerate(ranked)}
 
 

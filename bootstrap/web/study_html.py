@@ -23,7 +23,7 @@ _STYLES = ("theme.css", "report.css", "study.css")
 _KEYS = {
     "History": "A filled circle is a complete trial, a hollow one was pruned; the line is the best value so far.",
     "Learning curves": "Green is the best trial; trials in another colour were pruned or failed.",
-    "Parallel coordinates": "A line is a trial: the darker, the lower its value; green is the best one.",
+    "Parallel coordinates": "A line is a trial: the darker, the better its value; green is the best one.",
 }
 
 

@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import CheckpointInfo
 
 
+def best_step(stored: Sequence[CheckpointInfo]) -> int | None:
+    """Return the step of the best of the ``stored`` checkpoints, None if none of them was evaluated.
+
+    It is the best by early stopping, if the newest checkpoint knows it and it is stored, otherwise that with the lowest
+    evaluation loss. Of equal losses the later step is better.
+    """
+    newest = max(stored, key=lambda info: info.progress.step, default=None)
+    patience = None if newest is None else newest.progress.patience
+    if patience is not None and patience.best_step in {info.progress.step for info in stored}:
+        return patience.best_step
+    losses = losses_of(stored)
+    return min(losses, key=lambda step: (losses[step], -step), default=None)
+
+
 def losses_of(stored: Sequence[CheckpointInfo]) -> Mapping[int, float]:
     """Return the evaluation losses of the ``stored`` checkpoints by step, as far as they are known.
 
@@ -36,9 +50,8 @@ def best_of(
     """
     if patience is not None and patience.best is not None:
         step, metric, value = patience.best_step, patience.metric, patience.best
-    elif keeps_best and (losses := losses_of(stored)):
-        step = min(losses, key=lambda step: (losses[step], -step))
-        metric, value = "eval_loss", losses[step]
+    elif keeps_best and (found := best_step(stored)) is not None:
+        step, metric, value = found, "eval_loss", losses_of(stored)[found]
     else:
         return None
     location = next((info.location for info in stored if info.progress.step == step), None)

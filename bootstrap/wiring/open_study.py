@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ def open_study(root: Path, record: StudyRecord, chosen: TuneSettings) -> Study:
     """
     rules, space = search_rules(chosen), SearchSpace.from_json(record.space)
     study: Study = lazy("holdfast.adapters.study.optuna:OptunaStudy")(
-        StudyLayout(root).journal, space, rules, record.seed, record.parallel
+        StudyLayout(root).journal,
+        space,
+        rules,
+        record.seed,
+        record.parallel,
+        maximizes=is_higher_better(chosen.metric),
     )
     return study

@@ -21,6 +21,7 @@ import psutil
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.limited_log import limit_log
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.application.handlers.run_suites import SuiteOutcome
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -120,7 +121,8 @@ class EvaluateProcess:
         try:
             self._layout.suites.mkdir(parents=True, exist_ok=True)
             self._remove_model_of_last()
-            with self._log.open("wb") as log, self._answer.open("wb") as answer:
+            self._log.write_bytes(b"")
+            with self._log.open("ab") as log, self._answer.open("wb") as answer:
                 self._process = subprocess.Popen(  # noqa: S603  this program
                     self._command(step),
                     stdin=subprocess.DEVNULL,
@@ -146,6 +148,7 @@ class EvaluateProcess:
         """Return the outcome once the process has ended; one that takes too long is ended."""
         if self._process is None:
             return SuiteOutcome({}, 0.0, self._failure)
+        self._limit_log()
         seconds = time.monotonic() - self._began
         if (code := self._process.poll()) is None:
             if seconds < self._timeout:
@@ -202,6 +205,10 @@ class EvaluateProcess:
                 return file.read()
         except OSError:
             return b""
+
+    def _limit_log(self) -> None:
+        with suppress(OSError), self._log.open("a+b") as log:
+            limit_log(log.fileno())
 
     def _clear(self) -> None:
         """Forget the process, and remove the model that it may have left."""

@@ -75,19 +75,28 @@ def _dsn(value: str) -> str:
     return value
 
 
-def _loss_metric(value: str) -> str:
-    if not re.match(r"eval_(loss|bits_per_byte)(/.+)?$", value):
+def _evaluation_metric(value: str) -> str:
+    if not re.match(r"eval_(loss|bits_per_byte|reward_accuracy)(/.+)?$", value):
         msg = (
-            f"is {value[:80]!r}, which is no loss of an evaluation: it must be eval_loss or eval_bits_per_byte, or "
-            "that of a part, such as eval_loss/NAME"
+            f"is {value[:80]!r}, by which evaluations are not compared: it must be eval_loss, eval_bits_per_byte or "
+            "eval_reward_accuracy, or that of a part, such as eval_loss/NAME"
         )
         raise ValueError(msg)
     return value
 
 
+def problem_of_metric(metric: str, task: str) -> str:
+    """Return why evaluations on data of ``task`` do not measure ``metric``, "" if they do."""
+    if task == "preference" and "bits_per_byte" in metric:
+        return "pairs of data.task=preference have no bits per byte"
+    if task != "preference" and "reward_accuracy" in metric:
+        return "only pairs of data.task=preference have a reward accuracy"
+    return ""
+
+
 KeyPlace = Annotated[Text, AfterValidator(_key_place)]
 Dsn = Annotated[Text, AfterValidator(_dsn)]
-LossMetric = Annotated[Text, AfterValidator(_loss_metric)]
+EvaluationMetric = Annotated[Text, AfterValidator(_evaluation_metric)]
 
 
 class KeySettings(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from holdfast.configs.sections.base import Flag, LossMetric, Natural, Number, Positive, Section
+from holdfast.configs.sections.base import EvaluationMetric, Flag, Natural, Number, Positive, Section
 from holdfast.domain.training.early_stopping import EarlyStopping
 
 
@@ -74,13 +74,15 @@ class EarlyStoppingSettings(Section):
         description="Evaluations in a row without an improvement after which the run is stopped; 0 disables early "
         "stopping. A checkpoint is saved after each evaluation that is the best so far, and the best one is kept.",
     )
-    metric: LossMetric = Field(
-        default="eval_loss", description="Metric of an evaluation that is to fall: eval_loss or eval_bits_per_byte."
+    metric: EvaluationMetric = Field(
+        default="eval_loss",
+        description="Metric of an evaluation that is to improve: eval_loss or eval_bits_per_byte, which are to fall, "
+        "or eval_reward_accuracy of preferences, which is to rise.",
     )
     min_delta: Number = Field(
         default=0.0,
         ge=0,
-        description="Fall below the last improvement that must be exceeded to count as an improvement.",
+        description="Change since the last improvement that must be exceeded to count as an improvement.",
     )
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from holdfast.configs.sections.base import LossMetric, Positive, Section, Seed
+from holdfast.configs.sections.base import EvaluationMetric, Positive, Section, Seed
 
 Sampler = Literal["tpe", "random", "grid", "gp"]
 Pruner = Literal["median", "percentile", "successive_halving", "hyperband", "threshold", "none"]
@@ -31,10 +31,10 @@ class TuneSettings(Section):
     pruner_options: dict[str, Any] | None = Field(
         default=None, description="Arguments of Optuna's class of the pruner; null passes none."
     )
-    metric: LossMetric = Field(
+    metric: EvaluationMetric = Field(
         default="eval_loss",
-        description="Metric of an evaluation to minimize: eval_loss or eval_bits_per_byte, which also compares "
-        "tokenizers.",
+        description="Metric of an evaluation by which trials are compared: eval_loss, eval_bits_per_byte, which also "
+        "compares tokenizers, or eval_reward_accuracy of preferences, of which the highest is the best.",
     )
     objective: Literal["last", "best"] = Field(
         default="last", description="Evaluation of a complete trial that counts: its last or its best one."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.metric_catalog import is_higher_better
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The lowest value of ``metric`` so far, and the number of evaluations in a row without an improvement.
+    """The best value of ``metric`` so far, and the number of evaluations in a row without an improvement.
 
     ``step`` is the step of the last evaluation. ``best`` is None until a value is finite, ``best_step`` its step.
     ``improved`` is the value of the last improvement, from which the next one is measured. ``limit`` is the number of
-    evaluations without an improvement that stopped the run at that time, ``min_delta`` the fall that was too small.
+    evaluations without an improvement that stopped the run at that time, ``min_delta`` the change that was too small.
     """
 
     metric: str
@@ -40,8 +41,8 @@ class Patience:
         number = counted(self.num_without, "evaluation")
         if self.best is None:
             return f"{self.metric} was not finite in {number}"
-        fall = f"fallen by more than {self.min_delta:g}" if self.min_delta else "improved"
-        return f"{self.metric} has not {fall} in {number}, best {self.best:.4f} at step {self.best_step}"
+        change = f"improved by more than {self.min_delta:g}" if self.min_delta else "improved"
+        return f"{self.metric} has not {change} in {number}, best {self.best:.4f} at step {self.best_step}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON."""
@@ -64,8 +65,9 @@ class Patience:
 class EarlyStopping:
     """Stops a run after ``patience`` evaluations in a row without an improvement of ``metric``.
 
-    A value improves if it is lower than the value of the last improvement by more than ``min_delta``, so that many
-    small falls add up to one. A value that is not finite never improves.
+    A value improves if it is lower than the value of the last improvement by more than ``min_delta``, or higher if a
+    higher value of the metric is better, so that many small changes add up to one. A value that is not finite never
+    improves.
     """
 
     metric: str
@@ -91,9 +93,9 @@ class EarlyStopping:
         state = replace(state, step=step, limit=self.patience, min_delta=float(self.min_delta))
         if not is_new:
             return state
-        if math.isfinite(value) and (state.best is None or value < state.best):
+        if self._is_better(value, state.best):
             state = replace(state, best=value, best_step=step)
-        if math.isfinite(value) and (state.improved is None or value < state.improved - self.min_delta):
+        if self._is_better(value, state.improved, self.min_delta):
             return replace(state, improved=value, num_without=0)
         return replace(state, num_without=state.num_without + 1)
 
@@ -104,3 +106,8 @@ class EarlyStopping:
     def has_measured(self, state: Patience | None, step: int) -> bool:
         """Return whether ``state`` includes an evaluation at ``step``."""
         return state is not None and state.metric == self.metric and state.step == step
+
+    def _is_better(self, value: float, known: float | None, delta: float = 0.0) -> bool:
+        if not math.isfinite(value) or known is None:
+            return math.isfinite(value)
+        return value > known + delta if is_higher_better(self.metric) else value < known - delta

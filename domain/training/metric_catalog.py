@@ -174,9 +174,16 @@ SUITE_METRICS = (
 )
 """The metrics of the record of a checkpoint that was evaluated by suites."""
 
+_RISING = "eval_reward_accuracy"
+
 _MEANINGS = {metric.name: metric.meaning for metric in (*STEP_METRICS, *EVALUATION_METRICS, *SUITE_METRICS)}
 
 
 def meaning_of_metric(name: str) -> str | None:
     """Return the meaning of the metric ``name`` as a phrase, None if the catalog does not have it."""
     return _MEANINGS.get(name)
+
+
+def is_higher_better(name: str) -> bool:
+    """Return whether a higher value of the metric ``name`` of an evaluation, or of a part, is the better one."""
+    return name.split("/", 1)[0] == _RISING

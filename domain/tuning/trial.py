@@ -28,7 +28,7 @@ class TrialState(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class TrialEnd:
-    """The end of a trial: ``value`` is what the study minimizes, ``note`` the reason of a trial that is not complete.
+    """The end of a trial: ``value`` is what the study compares, ``note`` the reason of a trial that is not complete.
 
     ``value`` is None if the trial failed, and the last measurement, None without one, if it was pruned. ``tokens`` are
     the tokens that it trained on.
@@ -76,10 +76,14 @@ def may_begin(number: int, trials: Sequence[Trial], parallel: int) -> bool:
     return all(trial.has_ended for trial in seen_by(number, trials, parallel))
 
 
-def best_of_trials(trials: Sequence[Trial]) -> Trial | None:
-    """Return the complete trial with the lowest value, the earlier one of two; None if there is none."""
+def best_of_trials(trials: Sequence[Trial], *, maximizes: bool = False) -> Trial | None:
+    """Return the complete trial with the lowest value, or the highest; None if there is none.
+
+    Of two trials with the same value the earlier one is better.
+    """
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE and trial.value is not None]
-    return min(complete, key=lambda trial: (trial.value, trial.number), default=None)
+    sign = -1.0 if maximizes else 1.0
+    return min(complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
 
 def failures_in_a_row(trials: Sequence[Trial]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from random import Random
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -62,7 +62,7 @@ class StudyContract(ABC):
     outlives: ClassVar[bool] = True
 
     @abstractmethod
-    def open_study(self, place: Path, *, seed: int = 0, parallel: int = 1) -> Study:
+    def open_study(self, place: Path, *, seed: int = 0, parallel: int = 1, maximizes: bool = False) -> Study:
         """Return a study of ``SPACE`` in ``place``, an empty folder or that of an earlier study of the same test."""
 
     @pytest.fixture
@@ -70,7 +70,7 @@ class StudyContract(ABC):
         """Return a function that opens a study in a folder of its own."""
         places = (tmp_path / str(number) for number in range(1000))
 
-        def make(**options: int) -> Study:
+        def make(**options: Any) -> Study:
             place = next(places)
             place.mkdir()
             return self.open_study(place, **options)
@@ -157,16 +157,17 @@ class StudyContract(ABC):
             state = TrialState.PRUNED if True in answers.values() else TrialState.COMPLETE
             study.finish(number, TrialEnd(state, measured[max(answers)]))
 
-    def test_a_bad_trial_is_pruned(self, new_study: Callable[..., Study]) -> None:
+    @pytest.mark.parametrize("maximizes", [False, True])
+    def test_a_bad_trial_is_pruned(self, new_study: Callable[..., Study], *, maximizes: bool) -> None:
         """After good trials, a trial that is much worse is stopped, and one that is much better is not."""
-        study = new_study()
+        study, sign = new_study(maximizes=maximizes), -1.0 if maximizes else 1.0
         for number in range(8):
             study.add(number)
             study.suggest(number)
-            assert not any(study.report(number, step, 3.0 - number / 100 - step / 100) for step in _STEPS)
-            study.finish(number, TrialEnd(TrialState.COMPLETE, 2.7 - number / 100))
+            assert not any(study.report(number, step, sign * (3.0 - number / 100 - step / 100)) for step in _STEPS)
+            study.finish(number, TrialEnd(TrialState.COMPLETE, sign * (2.7 - number / 100)))
         answers = []
-        for number, value in ((8, 99.0), (9, 0.5)):
+        for number, value in ((8, sign * 99.0), (9, sign * 0.5)):
             study.add(number)
             study.suggest(number)
             answers.append(any(study.report(number, step, value) for step in _STEPS))

@@ -10,15 +10,15 @@ from holdfast.ports.testing.study import SPACE, StudyContract
 class TestMemoryStudy(StudyContract):
     outlives = False
 
-    def open_study(self, place, *, seed=0, parallel=1):
-        return MemoryStudy(SPACE, seed, parallel)
+    def open_study(self, place, *, seed=0, parallel=1, maximizes=False):
+        return MemoryStudy(SPACE, seed, parallel, maximizes=maximizes)
 
 
 class TestOptunaStudy(StudyContract):
     rules = SearchRules("tpe", "median", {"n_startup_trials": 4})
 
-    def open_study(self, place, *, seed=0, parallel=1):
-        return OptunaStudy(place / "journal.log", SPACE, self.rules, seed, parallel)
+    def open_study(self, place, *, seed=0, parallel=1, maximizes=False):
+        return OptunaStudy(place / "journal.log", SPACE, self.rules, seed, parallel, maximizes=maximizes)
 
 
 class TestOptunaStudyAtRandom(TestOptunaStudy):

@@ -54,6 +54,20 @@ def losses(folder):
     return [each["loss"] for each in lines(folder, "metrics.jsonl") if "loss" in each]
 
 
+def test_the_log_of_a_suite_is_limited(tmp_path, stand_in, monkeypatch):
+    """A suite that prints without end leaves the newest lines of its output, and is evaluated all the same."""
+    monkeypatch.setattr("holdfast.adapters.shared.files.limited_log.MOST_BYTES", 10000)
+    stand_in(f"for _ in range(50): print('a line of many ' * 100, file=sys.stderr, flush=True)\n{ANSWER}")
+    process = EvaluateProcess(tmp_path, ["own"], device="cpu", timeout_seconds=60, trust={})
+    process.start(3)
+    while (outcome := process.outcome()) is None:
+        time.sleep(0.05)
+    assert outcome.results == RESULTS
+    log = (tmp_path / "suites/log.txt").read_text()
+    assert log.startswith("[earlier lines were removed]")
+    assert len(log) < 12000
+
+
 def test_results_are_metrics_of_the_checkpoint_s_step(tmp_path, stand_in):
     """The last checkpoint is evaluated, waited for, and shown with its results; nothing is left pinned."""
     stand_in(ANSWER)

@@ -44,6 +44,8 @@ class Fake:
             case "die":
                 print("cause of death", file=sys.stderr)  # noqa: T201
                 os._exit(3)
+            case "chatter":
+                print("a line of many\n" * 10000, file=sys.stderr)  # noqa: T201
             case "slow":
                 time.sleep(1.5)
             case "hang":

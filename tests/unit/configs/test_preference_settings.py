@@ -39,6 +39,10 @@ def test_pairs_are_packed_whole():
             [*PAIRS, "recovery.early_stopping={patience: 2, metric: eval_bits_per_byte}", "evaluation.every=10"],
             "pairs of data.task=preference have no bits per byte",
         ),
+        (
+            ["recovery.early_stopping={patience: 2, metric: eval_reward_accuracy}", "evaluation.every=10"],
+            "only pairs of data.task=preference have a reward accuracy",
+        ),
     ],
 )
 def test_settings_without_effect_or_sense_are_refused(settings, words):

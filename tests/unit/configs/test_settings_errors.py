@@ -308,6 +308,6 @@ def test_early_stopping_needs_evaluations(overrides, reason):
 
 def test_a_metric_that_no_evaluation_has_is_refused():
     """Early stopping follows a metric of evaluations, not one of steps."""
-    message = complaint("recovery.early_stopping.metric=eval_reward_accuracy")
-    assert "recovery.early_stopping.metric (command line) is 'eval_reward_accuracy', which is no loss" in message
-    assert "must be eval_loss or eval_bits_per_byte" in message
+    message = complaint("recovery.early_stopping.metric=grad_norm")
+    assert "recovery.early_stopping.metric (command line) is 'grad_norm', by which evaluations are not" in message
+    assert "must be eval_loss, eval_bits_per_byte or eval_reward_accuracy" in message

@@ -141,7 +141,7 @@ def test_losses_of_tokenizers_are_not_compared():
 @pytest.mark.parametrize(
     ("name", "metric", "words"),
     [
-        ("optimizer.dpo.beta", "eval_loss", "is the loss that it changes, so the trials do not compare"),
+        ("optimizer.dpo.beta", "eval_loss", r"do not compare: set tune\.metric=eval_reward_accuracy"),
         ("optimizer.weight_decay", "eval_bits_per_byte", "pairs of data.task=preference have no bits per byte"),
     ],
 )
@@ -149,5 +149,8 @@ def test_losses_of_preferences_are_compared_only_if_they_are_the_same(name, metr
     """A setting of the loss itself is not tuned by that loss, and pairs have no bytes."""
     with pytest.raises(ConfigurationError, match=words):
         check_metric(SearchSpace({name: FloatRange(0.1, 0.4)}), metric, "preference")
+    check_metric(SearchSpace({name: FloatRange(0.1, 0.4)}), "eval_reward_accuracy", "preference")
+    with pytest.raises(ConfigurationError, match=r"only pairs of data\.task=preference have a reward accuracy"):
+        check_metric(SearchSpace({name: FloatRange(0.1, 0.4)}), "eval_reward_accuracy")
     check_metric(SearchSpace({"optimizer.weight_decay": FloatRange(0.1, 0.4)}), "eval_loss", "preference")
     check_metric(SearchSpace({"tokenizer.vocabulary_size": IntRange(300, 400)}), "eval_loss", "preference")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -66,6 +67,18 @@ def test_a_library_that_fails_is_told_once(tmp_path, behaviour, words):
     tracker.close()
     made = [name for name, arguments in calls(tmp_path) if arguments != {"state": None} or behaviour == "die"]
     assert made == ["begin", "record", "begin", "rewind", "record", *(["close"] if behaviour == "die" else [])]
+
+
+def test_the_output_of_a_library_cannot_fill_the_disk(tmp_path, monkeypatch):
+    """What a library prints is limited to the newest lines, among which the cause of its failure is found."""
+    monkeypatch.setattr("holdfast.adapters.shared.files.limited_log.MOST_BYTES", 20000)
+    tracker = begun(tmp_path, record="chatter", flush="die")
+    for step in range(1, 6):
+        tracker.record(step, {"loss": 1.0})
+    assert os.fstat(tracker._process._errors.fileno()).st_size < 300_000
+    with pytest.raises(StateError, match="cause of death"):
+        tracker.flush()
+    tracker.close()
 
 
 def test_a_rewind_may_take_long(tmp_path, monkeypatch):

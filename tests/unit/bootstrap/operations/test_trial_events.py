@@ -66,6 +66,13 @@ def test_a_complete_trial_has_its_last_or_best_value(tmp_path, events, takes_bes
     assert read(tmp_path, takes_best=takes_best).end() == TrialEnd(TrialState.COMPLETE, value, 150)
 
 
+def test_the_best_accuracy_is_the_highest(tmp_path, events):
+    """Of preferences the highest share of pairs in the right order counts."""
+    for step, accuracy in ((5, 0.5), (10, 0.75), (15, 0.625)):
+        evaluate(events, step, 1.0, reward_accuracy=accuracy)
+    assert read(tmp_path, "eval_reward_accuracy", takes_best=True).end().value == 0.75
+
+
 def test_a_step_that_is_taken_again_counts_once(tmp_path, events):
     """After a kill the evaluation of a step that is taken again replaces the first one."""
     evaluate(events, 5, 3.0)

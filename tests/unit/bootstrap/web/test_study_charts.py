@@ -50,6 +50,18 @@ def test_the_history_has_a_point_for_each_value():
     assert len(nodes(chart, "circle", "pruned")) == 1
 
 
+def test_of_a_metric_that_is_to_rise_the_highest_value_is_the_best():
+    """The line rises to the best value so far, and the shades begin with the highest value."""
+    low, high = Trial(0, TrialState.COMPLETE, value=0.4), Trial(1, TrialState.COMPLETE, value=0.8)
+    (rising,) = nodes(history_chart([low, high], "eval_reward_accuracy"), "path", "best-line")
+    (falling,) = nodes(history_chart([low, high], "eval_loss"), "path", "best-line")
+    assert ("V" in rising.get("d"), "V" in falling.get("d")) == (True, False)
+    for metric, best in (("eval_loss", "trial 1:"), ("eval_reward_accuracy", "trial 2:")):
+        chart = parallel_chart(SPACE, TRIALS, metric, None)
+        first = next(line for line in nodes(chart, "path", "coordinate") if "group-0" in line.get("class"))
+        assert best in first[0].text
+
+
 def test_the_coordinates_have_an_axis_for_each_setting():
     """Each setting and the value have an axis, each trial with a value a line, and the best one is drawn last."""
     best = best_of_trials(TRIALS)

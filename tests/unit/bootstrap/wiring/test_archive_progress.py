@@ -1,7 +1,7 @@
 """The upload to the archive on the screen, and the best checkpoint of a run."""
 
 from holdfast.bootstrap.wiring.archive_progress import WAITING, ArchiveProgress
-from holdfast.bootstrap.wiring.best_checkpoint import best_of, losses_of
+from holdfast.bootstrap.wiring.best_checkpoint import best_of, best_step, losses_of
 from holdfast.domain.phase import Amount
 from holdfast.domain.training.early_stopping import Patience
 from holdfast.domain.training.progress import Progress
@@ -36,6 +36,16 @@ def test_a_loss_that_was_measured_after_the_save_counts():
     expected = {"metric": "eval_loss", "value": 1.0, "step": 20, "checkpoint": "checkpoint-20"}
     assert best_of(found, patience, keeps_best=False) == expected
     assert best_of(found[::2], patience, keeps_best=False) == expected | {"checkpoint": None}
+
+
+def test_the_best_is_that_of_early_stopping():
+    """The metric of early stopping decides; without it, or without its checkpoint, the lowest loss does."""
+    patience = Patience("eval_reward_accuracy", 30, 3, 0.0, 0.9, 20, 0.9, 1)
+    found = [stored(10, 1.0), stored(20, 3.0), stored(30, 2.0, patience)]
+    assert best_step(found) == best_step(found[::-1]) == 20
+    assert best_step(found[::2]) == best_step(found[:2]) == 10
+    assert best_step([stored(10, 1.0), stored(20, 1.0)]) == 20
+    assert best_step([stored(10, None)]) is None
 
 
 def test_without_early_stopping_the_best_is_that_of_retention():

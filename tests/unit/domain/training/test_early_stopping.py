@@ -49,6 +49,21 @@ def test_a_small_fall_is_no_improvement(values, min_delta):
         assert after.num_without == (0 if improves else before.num_without + 1)
 
 
+@given(VALUES, st.integers(1, 5), st.floats(0, 5))
+def test_a_metric_that_is_to_rise_mirrors_one_that_is_to_fall(values, patience, min_delta):
+    """The accuracy of preferences improves where its negative, taken as a loss, would."""
+    rising = EarlyStopping("eval_reward_accuracy", patience, min_delta)
+    falling = EarlyStopping("eval_loss", patience, min_delta)
+    mirrored = states(falling, [-value for value in values])
+    for state, other in zip(states(rising, values), mirrored, strict=True):
+        assert (state.best_step, state.num_without, rising.stops(state)) == (
+            other.best_step,
+            other.num_without,
+            falling.stops(other),
+        )
+        assert state.best is None or state.best == -other.best
+
+
 @given(VALUES.filter(bool), st.integers(1, 5))
 def test_a_second_evaluation_of_a_step_changes_nothing(values, patience):
     """The end of the data may follow an evaluation of the same step: it counts once."""

@@ -35,6 +35,8 @@ def test_the_best_trial_is_a_complete_one():
     """A pruned trial is never the best, however low its value, and of two equal ones the earlier is."""
     known = trials(COMPLETE, PRUNED, COMPLETE, COMPLETE, FAILED, values=(2.0, 0.1, 1.0, 1.0))
     assert best_of_trials(known).number == 2
+    assert best_of_trials(known, maximizes=True).number == 0
+    assert best_of_trials(trials(COMPLETE, COMPLETE, values=(1.0, 1.0)), maximizes=True).number == 0
     assert best_of_trials(trials(PRUNED, FAILED, values=(1.0,))) is None
 
 
