@@ -1,40 +1,39 @@
-"""Pictures of the live page, the report and the chat of a real run, for README and docs.
+"""Pictures of a run in the terminal, the live page, the report and the chat, for README and docs.
 
-``python -m benchmarks.screenshots [--run RUN] [--output FOLDER]`` needs Playwright and Chromium, and the extra ``page``
-for the live page and the chat. Without ``--run`` it trains a small run of about a minute. A part
-whose command this version lacks is left out with a line.
+``python -m benchmarks.screenshots [--output FOLDER]`` needs Playwright and Chromium, tmux for the terminal, and the
+extra ``page`` for the live page and the chat. It trains the default run, kills it once after half of its steps and
+continues it, and trains a second run with a lower learning rate, all in a few minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_ROOT = Path(__file__).resolve().parents[1]
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _ADDRESS = re.compile(r"https?://\S+")
-_SETTINGS = (
-    "run.name=default",
-    "run.budget.steps=300",
-    "data.sequence_length=128",
-    "model.config.hidden_size=96",
-    "model.config.intermediate_size=256",
-    "model.config.num_hidden_layers=2",
-    "tokenizer.vocabulary_size=1024",
-    "state_store.every=50",
-    "evaluation.every=25",
-    "evaluation.max_tokens=8192",
-)
+_PYTHON = "python -m application"
+_SETTINGS = ("evaluation.every=25", 'evaluation.prompts=["def main(arguments):", "class Queue:"]')
+_OTHER = ("run.name=lower-rate", "optimizer.learning_rate=3e-3")
+_KILLED_AFTER = 80
+_COLUMNS, _LINES = 100, 60
+_NARROW = 500
 _MOST_LOOKS = 40
 _PROMPT = "def main(arguments):"
 
@@ -54,48 +53,85 @@ class Picture:
 def main() -> int:
     """Take the pictures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--run", type=Path, help="the folder of a run (default: a small one is trained)")
     parser.add_argument("--output", type=Path, default=Path("docs"), help="the folder of the pictures (docs)")
-    options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
+    folder = parser.parse_args().output.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as room:
-        run = options.run or _trained(Path(room))
-        report = Path(room) / "report.html"
-        _command("report", str(run), "--output", str(report))
-        pictures = [
-            Picture("report", report.as_uri(), "light", 1200, 1000),
-            Picture("report-dark", report.as_uri(), "dark", 1200, 1000),
-            Picture("report-narrow", report.as_uri(), "light", 400, 860),
-        ]
-        _take(pictures, options.output)
-        for command, prompt in (("watch", None), ("chat", _PROMPT)):
-            with _served(command, run) as address:
-                if address is None:
-                    print(f"{command} is left out: this version does not serve it")
-                    continue
-                sizes = (("", "light", 1200, 900), ("-dark", "dark", 1200, 900), ("-narrow", "light", 400, 860))
-                name = "page" if command == "watch" else command
-                pictures = [
-                    Picture(f"{name}{end}", address, scheme, width, height, prompt)
-                    for end, scheme, width, height in sizes
-                ]
-                _take(pictures, options.output)
+        os.chdir(room)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        _take_terminal(folder / "run.svg")
+        run, other = Path("runs/default"), Path("runs/lower-rate")
+        shutil.rmtree(run)
+        _train_and_kill(run)
+        _command("train", *_SETTINGS)
+        _command("train", *_SETTINGS, *_OTHER)
+        _command("report", str(run), "--output", "report.html")
+        _take([Picture("report", Path("report.html").absolute().as_uri(), "light", 1200, 1000)], folder)
+        _take_served("watch", [run], [_page(), _page("-dark", "dark"), _page("-narrow", width=400)], folder)
+        _take_served("watch", [run, other], [_page("-runs")], folder)
+        _take_served("chat", [run], [_page(name="chat", prompt=_PROMPT)], folder)
     return 0
 
 
-def _trained(room: Path) -> Path:
-    _command("train", f"run.dir={room / 'run'}", *_SETTINGS)
-    return room / "run"
+def _page(
+    end: str = "", scheme: str = "light", *, width: int = 1200, name: str = "page", prompt: str | None = None
+) -> Picture:
+    return Picture(f"{name}{end}", "", scheme, width, 900 if width > _NARROW else 860, prompt)
+
+
+def _take_terminal(path: Path) -> None:
+    """Train the default run in a terminal of its own, and draw the screen at its end."""
+    from rich.console import Console
+    from rich.text import Text
+
+    if shutil.which("tmux") is None:
+        sys.exit("needs tmux")
+    server = ["tmux", "-L", f"pictures-{os.getpid()}"]
+    size = ["-x", str(_COLUMNS), "-y", str(_LINES)]
+    shell = f"PS1='$ ' PATH={Path(sys.executable).parent}:$PATH exec bash --norc --noprofile"
+    subprocess.run([*server, "new-session", "-d", *size, shell], check=True)
+    try:
+        subprocess.run([*server, "send-keys", f"clear; {_PYTHON} train", "Enter"], check=True)
+        screen = ""
+        while not re.search(r"^try next:[^$]*\n\$", screen, re.MULTILINE):
+            time.sleep(1.0)
+            screen = subprocess.run([*server, "capture-pane", "-p"], check=True, capture_output=True, text=True).stdout
+        colored = subprocess.run([*server, "capture-pane", "-e", "-p"], check=True, capture_output=True, text=True)
+    finally:
+        subprocess.run([*server, "kill-server"], check=False)
+    lines = colored.stdout.rstrip().rstrip("$").rstrip().splitlines()
+    console = Console(record=True, width=_COLUMNS, file=StringIO())
+    console.print(Text.from_ansi("\n".join([f"$ {_PYTHON} train", *lines])))
+    console.save_svg(str(path), title="Holdfast")
+    print(path)
+
+
+def _train_and_kill(run: Path) -> None:
+    """Train until step ``_KILLED_AFTER``, and kill the run."""
+    with subprocess.Popen([sys.executable, "-m", "application", "train", *_SETTINGS]) as process:
+        metrics = run / "metrics.jsonl"
+        while process.poll() is None:
+            if metrics.exists() and f'"step": {_KILLED_AFTER},' in metrics.read_text(encoding="utf-8"):
+                process.send_signal(signal.SIGKILL)
+                return
+            time.sleep(0.1)
 
 
 def _command(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "application", *arguments], check=True)
 
 
+def _take_served(command: str, runs: Sequence[Path], pictures: Sequence[Picture], folder: Path) -> None:
+    with _served(command, *map(str, runs)) as address:
+        if address is None:
+            sys.exit(f"{command} served no page")
+        _take([replace(each, address=address) for each in pictures], folder)
+
+
 @contextmanager
-def _served(command: str, run: Path) -> Iterator[str | None]:
-    """Give the address that ``command`` serves ``run`` at, None if it serves none."""
-    words = [sys.executable, "-m", "application", command, str(run), "--port", "0"]
+def _served(command: str, *runs: str) -> Iterator[str | None]:
+    """Give the address that ``command`` serves ``runs`` at, None if it serves none."""
+    words = [sys.executable, "-m", "application", command, *runs, "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

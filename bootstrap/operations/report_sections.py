@@ -242,7 +242,7 @@ def _checkpoints(facts: Facts) -> Iterator[Part]:
 
 
 def _checkpoint_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
-    also = [name for name in ("pinned", "archived", "encrypted") if checkpoint[f"is_{name}"]]
+    also = [name for name in ("best", "pinned", "archived", "encrypted") if checkpoint[f"is_{name}"]]
     return (
         _cell(checkpoint["step"]),
         _cell(checkpoint["tokens"]),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.wiring.best_checkpoint import best_step
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -38,14 +39,16 @@ class CheckpointList:
         """Return the checkpoints, the newest first.
 
         ``state`` is ``written`` if all files are there in their sizes, ``verified`` if a start or a roll-back has also
-        read it without a difference since it was written, ``saving``, or the defect. ``is_on_disk`` is false for copies
-        that are only in the archive.
+        read it without a difference since it was written, ``saving``, or the defect. ``is_best`` marks the one that
+        ``--best`` selects, ``is_on_disk`` is false for copies that are only in the archive.
         """
         try:
             store = CheckpointInspector(hashing=False, count=lambda _: None).store(self._folder)
         except (OSError, StateError):
             return []
         history = _History.of(events)
+        whole = [each for each in store.checkpoints if not each.problems]
+        best = best_step([each.manifest.info(each.name) for each in whole if each.manifest is not None])
         found = []
         for report in store.checkpoints:
             manifest, step = report.manifest, int(report.name.partition("-")[2])
@@ -60,6 +63,7 @@ class CheckpointList:
                     "reason": manifest.snapshot.reason if manifest else None,
                     "tokens": manifest.progress.tokens if manifest else None,
                     "is_archived": step in history.archived,
+                    "is_best": step == best,
                     "is_pinned": step in store.pinned,
                     "is_encrypted": bool(manifest and manifest.wrapped_key),
                     "is_on_disk": True,
@@ -112,8 +116,8 @@ class _History:
 def _elsewhere(step: int, state: str) -> dict[str, Any]:
     """Return a checkpoint that is not on the disk: in the archive alone, or not written yet."""
     empty = dict.fromkeys(("problem", "saved", "bytes", "reason", "tokens"))
-    facts = {"is_archived": state == "archived", "is_pinned": False, "is_encrypted": False, "is_on_disk": False}
-    return {"step": step, "state": state, **empty, **facts}
+    nothing = dict.fromkeys(("is_best", "is_pinned", "is_encrypted", "is_on_disk"), False)
+    return {"step": step, "state": state, **empty, "is_archived": state == "archived", **nothing}
 
 
 def _time_of(path: Path) -> int:

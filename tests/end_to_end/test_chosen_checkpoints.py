@@ -57,7 +57,7 @@ def test_a_step_is_the_checkpoint_of_that_step(home):
 
 
 def test_the_best_is_that_of_the_lowest_evaluation_loss(home):
-    """``--best`` takes the checkpoint with the lowest evaluation loss, to evaluate and to inspect."""
+    """``--best`` takes the checkpoint with the lowest evaluation loss, to evaluate and to inspect; reports mark it."""
     losses = measured(home)
     best = min(losses, key=losses.get)
     assert best != 20
@@ -65,6 +65,8 @@ def test_the_best_is_that_of_the_lowest_evaluation_loss(home):
     inspected = run_here("inspect", RUN, "--best", cwd=home)
     assert inspected.returncode == 0, inspected.stderr
     assert inspected.stdout.startswith(f"{RUN}/checkpoints/checkpoint-{best}\n")
+    report = json.loads(run_here("report", RUN, "--json", cwd=home).stdout)
+    assert [each["step"] for each in report["runs"][0]["checkpoints"] if each["is_best"]] == [best]
 
 
 def test_a_checkpoint_copied_elsewhere_is_used_by_itself(home, tmp_path):

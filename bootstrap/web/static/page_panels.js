@@ -83,10 +83,9 @@ export function showCheckpoints(found) {
     show(byId("checkpoints"), make("tbody", {}, make("tr", {}, make("td", { className: "empty" }, "There is none yet."))));
     return;
   }
-  const best = found.filter((each) => each.eval_loss !== null).sort((a, b) => a.eval_loss - b.eval_loss)[0];
   const rows = found.map((each) => {
     const marks = [each.is_archived && each.is_on_disk && "archived", each.is_pinned && "pinned", each.is_encrypted && "encrypted",
-      each === best && found.length > 1 && "best"].filter(Boolean);
+      each.is_best && found.length > 1 && "best"].filter(Boolean);
     const level = each.problem ? "error" : GOOD_STATES.has(each.state) ? "good" : "soft";
     const saved = each.saved ? ago(each.saved) : "";
     return make("tr", {}, make("td", { className: "number" }, whole(each.step)),
