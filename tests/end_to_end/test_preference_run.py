@@ -82,6 +82,21 @@ def test_the_margin_grows_on_planted_preferences(home):
     assert "computed the reference" not in again.stderr
 
 
+def test_a_run_ends_when_all_pairs_are_in_the_right_order(home):
+    """With ``eval_reward_accuracy`` a run stops once its highest value is no longer exceeded, and keeps that model."""
+    early = "recovery.early_stopping={patience: 2, metric: eval_reward_accuracy}"
+    process = run_here("train", *settings_of(home, "run", "evaluation.every=5", "state_store.keep=1", early), cwd=home)
+    assert process.returncode == 0, process.stderr
+    found = {step: each["eval_reward_accuracy"] for step, each in metrics(home / "run").items() if "eval_loss" in each}
+    best = max(found, key=lambda step: (found[step], -step))
+    assert 0 < best < max(found) < STEPS
+    assert f"eval_reward_accuracy has not improved in 2 evaluations, best {found[best]:.4f} at step {best}" in (
+        process.stdout + process.stderr
+    )
+    inspected = run_here("inspect", "run", "--best", cwd=home)
+    assert f"checkpoint-{best}\n" in inspected.stdout
+
+
 def test_a_run_in_minutes_learns_preferences(home):
     """The time of a step is measured without pairs, after the reference log-probabilities, which count as well."""
     done = run_here("train", *settings_of(home, "run", "run.budget.steps=null", "run.budget.minutes=0.01"), cwd=home)
