@@ -13,6 +13,7 @@ def configure_logging() -> None:
 
     Only the command line calls this: an embedding host keeps its own logging.
     """
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a kernel of the hub that is never used
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
