@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-_PROBLEM = re.compile(r"\b(NOT|DROPPED|ROLLED BACK|damaged|failed|cannot|does not fit|differ|waited|behind)\b")
+_PROBLEM = re.compile(
+    r"\b(NOT|DROPPED|ROLLED BACK|damaged|failed|cannot|does not fit|differ|waited|behind"
+    r"|was ended by|ended with code|not started again|did not take|no report was written)\b"
+)
 _SAVE = re.compile(r"\bcheckpoint-\d+ saved\b|· archived in |· moved from ")
 _EVALUATION = re.compile(r"^step \d+ · evaluation ")
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 120.0
 _SECONDS_TO_REWIND = 3600.0  # MLflow copies all metrics
+_SECONDS_BETWEEN_LOOKS = 1.0
+_TAIL = 65536
 _NICENESS = 10
 
 
@@ -50,6 +52,12 @@ class LibraryProcess:
             process_group=0,  # Ctrl-C is for the training process; in a new session Linux would ignore the niceness
         )
         self._received = b""
+        self._is_lost = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether a call got no answer, so that the answers of later ones cannot be told apart."""
+        return self._is_lost
 
     def call(self, method: str, arguments: Mapping[str, Any]) -> str | None:
         """Call a method of the served object and wait for its end; return the message of ``Refusal``, None without.
@@ -57,8 +65,7 @@ class LibraryProcess:
         Raises ``StateError`` if the method fails in another way, or does not end in time.
         """
         seconds = _SECONDS_TO_REWIND if method == "rewind" else _SECONDS
-        with suppress(OSError):
-            limit_log(self._errors.fileno())
+        self._limit_errors()
         request = json.dumps({"method": method, "arguments": arguments}, default=str)
         assert self._process.stdin is not None
         try:
@@ -66,6 +73,7 @@ class LibraryProcess:
             self._process.stdin.flush()
             error, refusal = json.loads(self._answer(seconds))
         except (OSError, EOFError, ValueError) as failure:
+            self._is_lost = True
             msg = f"the process of the monitor {self._name} failed at {method}: {self._last_error_line() or failure}"
             raise StateError(msg) from failure
         if error is not None:
@@ -87,7 +95,11 @@ class LibraryProcess:
         deadline = time.monotonic() + seconds
         output = self._process.stdout.fileno()
         while b"\n" not in self._received:
-            if not select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            left = deadline - time.monotonic()
+            if not select.select([output], [], [], max(0.0, min(left, _SECONDS_BETWEEN_LOOKS)))[0]:
+                self._limit_errors()
+                if left > 0:
+                    continue
                 msg = f"no answer within {seconds:.0f} s"
                 raise EOFError(msg)
             received = os.read(output, 65536)
@@ -98,8 +110,12 @@ class LibraryProcess:
         answer, _, self._received = self._received.partition(b"\n")
         return answer
 
+    def _limit_errors(self) -> None:
+        with suppress(OSError):
+            limit_log(self._errors.fileno())
+
     def _last_error_line(self) -> str:
-        self._errors.seek(0)
+        self._errors.seek(-min(_TAIL, self._errors.seek(0, os.SEEK_END)), os.SEEK_END)
         lines = self._errors.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 

@@ -105,7 +105,7 @@ class LibraryTracker(Tracker):
         try:
             refusal = self._process.call(method, arguments)
         except StateError:
-            if method != "note":
+            if method != "note" or self._process.is_lost:
                 self._give_up()
             raise
         if refusal is not None:

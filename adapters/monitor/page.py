@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _SECONDS_TO_END = 2.0
-_FIRST_PAUSE_SECONDS = 1.0
+_SECONDS_TO_FORGET = 600.0
 _MOST_RESTARTS = 5
-_ENDS = (0, 2)  # it was asked to end, or cannot work with its settings
+_ENDS = (0, 2, -signal.SIGTERM)  # it was asked to end, or cannot work with its settings
 
 
 @final
@@ -28,20 +30,22 @@ class PageMonitor(Monitor):
     """Runs ``command``, which serves the page and reads the run folder itself: figures are not passed on.
 
     The process starts with the first call, at low priority, and nothing waits for it. ``say`` gets the lines that it
-    prints: the address, or an error. If it crashes, a later call starts it again, up to five times, after a pause that
-    doubles. It ends with this process, also after SIGKILL, as its standard input ends then.
-    Raises ``ConfigurationError`` without the extra ``page``, and ``StateError`` if the process cannot be started.
+    prints: the address, or an error. If it crashes, a later call starts it again after a pause of ``first_pause``
+    seconds, which doubles, up to five times in a row. It ends with this process, also after SIGKILL, as its standard
+    input ends then. Raises ``ConfigurationError`` without the extra ``page``, and ``StateError`` if the process cannot
+    be started.
     """
 
-    def __init__(self, command: Sequence[str], say: Callable[[str], object]) -> None:
+    def __init__(self, command: Sequence[str], say: Callable[[str], object], *, first_pause: float = 1.0) -> None:
         if find_spec("starlette") is None or find_spec("uvicorn") is None:
             msg = 'the monitor "page" needs another package: pip install "holdfast-lm[page]"'
             raise ConfigurationError(msg)
         self._command = command
         self._say = say
         self._process: subprocess.Popen[str] | None = None
+        self._first_pause = first_pause
         self._num_crashes = 0
-        self._start_at: float | None = None
+        self._started_at = self._starts_at = -math.inf
         self._closed = False
 
     @override
@@ -68,8 +72,10 @@ class PageMonitor(Monitor):
             process.wait()
 
     def _start(self) -> None:
-        """Start the process, again if it has crashed."""
-        if self._closed or (self._process is not None and not self._may_start_again(self._process)):
+        """Start the process, or start it again if it has crashed and its pause is over."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._note_end(self._process, code)
+        if self._process is not None or self._closed or time.monotonic() < self._starts_at:
             return
         try:
             self._process = subprocess.Popen(  # noqa: S603  the caller's own command
@@ -84,27 +90,27 @@ class PageMonitor(Monitor):
         except OSError as error:
             msg = f"the page cannot be started: {error.strerror}"
             raise StateError(msg) from error
+        self._started_at = time.monotonic()
         Thread(target=self._pass_on, args=(self._process,), name="page", daemon=True).start()
 
-    def _may_start_again(self, process: subprocess.Popen[str]) -> bool:
-        if self._start_at is None:
-            code = process.poll()
-            if code is None or code in _ENDS or self._num_crashes > _MOST_RESTARTS:
-                return False
-            self._num_crashes += 1
-            assert process.stdin is not None
-            with suppress(OSError):
-                process.stdin.close()
-            told = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-            if self._num_crashes > _MOST_RESTARTS:
-                self._say(f"the page {told}; it is not started again: open it with the command watch")
-                return False
-            self._say(f"the page {told}; it is started again")
-            self._start_at = time.monotonic() + _FIRST_PAUSE_SECONDS * 2 ** (self._num_crashes - 1)
-        if time.monotonic() < self._start_at:
-            return False
-        self._start_at = None
-        return True
+    def _note_end(self, process: subprocess.Popen[str], code: int) -> None:
+        """Forget ``process``, which has ended with ``code``, and decide when the next one starts."""
+        assert process.stdin is not None
+        with suppress(OSError):
+            process.stdin.close()
+        self._process = None
+        now = time.monotonic()
+        self._num_crashes = 1 if now - self._started_at > _SECONDS_TO_FORGET else self._num_crashes + 1
+        if code in _ENDS:
+            self._starts_at = math.inf
+            return
+        ending = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        if self._num_crashes > _MOST_RESTARTS:
+            self._starts_at = math.inf
+            self._say(f"the page {ending}; it is not started again: open it with the command watch")
+        else:
+            self._starts_at = now + self._first_pause * 2 ** (self._num_crashes - 1)
+            self._say(f"the page {ending}; it is started again")
 
     def _pass_on(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None

@@ -92,6 +92,8 @@ class MonitorThread:
         self._is_complete = True  # but for metrics that were dropped
         self._lowest_lost = _NO_STEP  # the lowest step whose metrics were dropped or lost
         self._is_failing = False
+        self._is_ending = False
+        self._sent: int | None = None  # the step that ``history`` knows
         self._run: RunDescription | None = None
         self._has_begun = False
         self._error: TrainingError | None = None
@@ -131,10 +133,11 @@ class MonitorThread:
     def flush(self, step: int, *, is_last: bool = False) -> None:
         """Let a tracker make all metrics up to ``step`` durable, after those that it lacks were sent again.
 
-        The last flush of a run is tried in any case.
+        The last flush of a run, and each one after it, is tried in any case.
         """
         if self._tracker is not None:
-            self._put(lambda: self._flush_in_time(step, is_last=is_last), is_flush=True)
+            self._is_ending = self._is_ending or is_last
+            self._put(lambda: self._flush_in_time(step), is_flush=True)
 
     def finish(self, state: EndState) -> None:
         """Let a tracker record how the run ends."""
@@ -157,7 +160,8 @@ class MonitorThread:
 
     def take_error(self) -> TrainingError | None:
         """Return the first error since the last call of this method, None without one."""
-        error, self._error = self._error, None
+        with self._changed:
+            error, self._error = self._error, None
         return error
 
     def close(self, seconds: float) -> bool:
@@ -231,7 +235,8 @@ class MonitorThread:
             del call  # it may hold large objects, and the next one may come much later
 
     def _keep(self, error: TrainingError) -> None:
-        self._error = self._error or error
+        with self._changed:
+            self._error = self._error or error
 
     def _as_training_error(self, error: Exception | SystemExit) -> TrainingError:
         if isinstance(error, TrainingError):
@@ -255,10 +260,22 @@ class MonitorThread:
             self._lose(step)
             return
         try:
+            self._note_unsent(step)
             self.monitor.record(step, metrics)
-        except Exception:
+        except (Exception, SystemExit):
             self._lose(step)
             raise
+
+    def _note_unsent(self, step: int) -> None:
+        """Let ``history`` know that metrics of ``step`` are to come: anew after a roll-back, or results of suites."""
+        if self._history is None or self._tracker is None:
+            return
+        if self._sent is None:
+            self._sent = self._history.sent(self._key)
+        if self._sent and step <= self._sent:
+            before = max(0, step - 1)
+            self._history.note_sent(self._key, before)
+            self._sent = before
 
     def _lose(self, step: int) -> None:
         """Note that the monitor lacks metrics of ``step``."""
@@ -274,12 +291,12 @@ class MonitorThread:
         else:
             self._tracker.note(step, NoteKind.EVENT, text)
 
-    def _flush_in_time(self, step: int, *, is_last: bool) -> None:
-        if self._clock() < self._not_before and not is_last:
+    def _flush_in_time(self, step: int) -> None:
+        if self._clock() < self._not_before and not self._is_ending:
             return
         try:
             self._flush(step)
-        except Exception:
+        except (Exception, SystemExit):
             self._not_before = self._clock() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             raise
@@ -296,6 +313,7 @@ class MonitorThread:
         self._is_failing = False
         if self._history is not None:
             self._history.note_sent(self._key, step)
+            self._sent = step
 
     def _rewind(self, step: int) -> None:
         if not self._has_begun:

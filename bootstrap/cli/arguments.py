@@ -108,9 +108,7 @@ def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     choice.add_argument(
         "--step", type=whole(1, 10**18 - 1), metavar="N", help="use the checkpoint of step N, not the newest"
     )
-    choice.add_argument(
-        "--best", action="store_true", help="use the best checkpoint: by early stopping, else by evaluation loss"
-    )
+    choice.add_argument("--best", action="store_true", help=BEST_HELP)
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +64,7 @@ def watch(options: argparse.Namespace) -> int:
         os.nice(_NICENESS)  # training comes first
         threading.Thread(target=_end_with_input, name="input", daemon=True).start()
     folders = [Path(os.path.expanduser(run)) for run in options.runs]  # noqa: PTH111  which knows no unknown user
+    _raise_file_limit()
     board = RunBoard(folders)
     bound = bind(options.host, options.port)
     end = "" if options.with_input else " (Ctrl-C ends the page; runs go on)"
@@ -78,3 +81,10 @@ def _end_with_input() -> None:
     while os.read(0, 1):
         pass
     os._exit(ExitCode.FINISHED)
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system does: the page keeps five open for each run."""
+    with suppress(ValueError, OSError):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

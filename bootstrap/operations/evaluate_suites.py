@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from numbers import Real
@@ -27,7 +27,7 @@ from holdfast.domain.errors import ConfigurationError, TrainingError
 from holdfast.domain.phase import show_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.bootstrap.operations.named_checkpoint import Choice
     from holdfast.bootstrap.operations.other_data import OtherData
@@ -110,7 +110,7 @@ def _tasks(suites: Sequence[str], harness: HarnessSettings) -> Any:
     if folder is not None and not folder.is_dir():
         msg = f"evaluation.harness.tasks is {folder}, which is not a folder"
         raise ConfigurationError(msg)
-    with redirect_stdout(sys.stderr):
+    with _output_to_error():
         tasks = import_module(f"{PACKAGE}.tasks").TaskManager(include_path=None if folder is None else str(folder))
     if unknown := [name for name in suites if name not in tasks.all_tasks]:
         own = "" if folder is None else f", and neither does {folder} (evaluation.harness.tasks)"
@@ -123,7 +123,7 @@ def _tasks(suites: Sequence[str], harness: HarnessSettings) -> Any:
 def _results(library: Any, tasks: Any, model: Path, suites: Sequence[str], harness: HarnessSettings) -> Any:
     logging.getLogger(PACKAGE).setLevel(logging.WARNING)
     try:
-        with redirect_stdout(sys.stderr):
+        with _output_to_error():
             return library.simple_evaluate(
                 model="hf",
                 model_args={"pretrained": str(model)},
@@ -138,6 +138,20 @@ def _results(library: Any, tasks: Any, model: Path, suites: Sequence[str], harne
     except Exception as error:
         msg = f"lm-evaluation-harness failed on {', '.join(suites)}: {type(error).__name__}: {error}"
         raise TrainingError(msg) from error
+
+
+@contextmanager
+def _output_to_error() -> Iterator[None]:
+    """Let all output go to standard error, also that of C code and of other processes: only results are printed."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def metrics_of(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,8 +91,11 @@ class GrowingFile:
                     return False
         was_open = self._file >= 0
         self.close()
-        with suppress(OSError):
+        try:
             self._file = regular(str(self._path), os.O_RDONLY)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the file is there: it would seem to be empty
+                raise
         return was_open
 
 

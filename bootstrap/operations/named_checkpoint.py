@@ -159,6 +159,10 @@ def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
             "--step, or train with evaluation.every as a multiple of state_store.every"
         )
         raise StateError(msg)
+    if step not in (steps := _steps_of(found)):
+        msg = f"the best evaluation of {run} was at step {step}, which has no checkpoint: choose one with --step, such "
+        msg += f"as {steps[-1]}"
+        raise StateError(msg)
     return step
 
 

@@ -221,6 +221,7 @@ class RunView:
             "generation": self.generation,
             "loaded": self._metrics.share,
             "notes": len(self._notes),
+            "rejected": self._number("rejected") or 0.0,
             "samples": len(self._samples.records),
             "checkpoints": self._checkpoints.version,
         }

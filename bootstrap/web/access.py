@@ -67,7 +67,7 @@ class RefusedRequest(Exception):
 class AccessRules:
     """The rules of a page; without a ``token`` only programs on this machine get an answer."""
 
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     cookie: str = field(init=False, repr=False)
     session: str = field(init=False, repr=False)
 

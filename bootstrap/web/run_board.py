@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LOOKS = 0.5
 _DEEPEST = 4
 _CAN_BE_ASKED = ("training", "starting")
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -107,7 +109,11 @@ class RunBoard:
     def _work(self) -> None:
         while not self._is_closed.is_set():
             self._is_wanted.wait()
-            is_loading = self.look() and any(view.summary()["loaded"] < 1.0 for view in self.views)
+            try:
+                is_loading = self.look() and any(view.summary()["loaded"] < 1.0 for view in self.views)
+            except Exception:  # noqa: BLE001  the page shows what it has, and tries again
+                _log.exception("the runs cannot be read")
+                is_loading = False
             self._is_closed.wait(0.01 if is_loading else _SECONDS_BETWEEN_LOOKS)
 
 

@@ -142,6 +142,8 @@ class _Pages:
         if self._is_read_only:
             raise HTTPException(403, "This page was started with --read-only.")
         self._view(request)
+        if request.query_params.get("epoch", self._board.epoch) != self._board.epoch:
+            raise HTTPException(409, "The server of this page was started again: look at its runs, and ask again.")
         try:
             asked = self._board.ask(request.path_params["number"], name)
         except StateError as error:

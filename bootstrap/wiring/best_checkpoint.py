@@ -13,17 +13,14 @@ if TYPE_CHECKING:
 
 
 def best_step(stored: Sequence[CheckpointInfo]) -> int | None:
-    """Return the step of the best of the ``stored`` checkpoints, None if none of them was evaluated.
+    """Return the step of the best checkpoint of a run, of which these are ``stored``; None if none was evaluated.
 
-    It is the best by early stopping, if the newest checkpoint knows it and it is stored, otherwise that with the lowest
-    evaluation loss. Of equal losses the later step is better.
+    It is the best step by early stopping, which need not be stored, if the newest checkpoint knows one, otherwise that
+    with the lowest evaluation loss.
     """
     newest = max(stored, key=lambda info: info.progress.step, default=None)
     patience = None if newest is None else newest.progress.patience
-    if patience is not None and patience.best_step in {info.progress.step for info in stored}:
-        return patience.best_step
-    losses = losses_of(stored)
-    return min(losses, key=lambda step: (losses[step], -step), default=None)
+    return _of_lowest_loss(stored) if patience is None or patience.best is None else patience.best_step
 
 
 def losses_of(stored: Sequence[CheckpointInfo]) -> Mapping[int, float]:
@@ -50,9 +47,15 @@ def best_of(
     """
     if patience is not None and patience.best is not None:
         step, metric, value = patience.best_step, patience.metric, patience.best
-    elif keeps_best and (found := best_step(stored)) is not None:
+    elif keeps_best and (found := _of_lowest_loss(stored)) is not None:
         step, metric, value = found, "eval_loss", losses_of(stored)[found]
     else:
         return None
     location = next((info.location for info in stored if info.progress.step == step), None)
     return {"metric": metric, "value": value, "step": step, "checkpoint": location}
+
+
+def _of_lowest_loss(stored: Sequence[CheckpointInfo]) -> int | None:
+    """Return the step of the lowest evaluation loss, of equal ones the last; None without a loss."""
+    losses = losses_of(stored)
+    return min(losses, key=lambda step: (losses[step], -step), default=None)

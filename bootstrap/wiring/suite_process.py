@@ -38,6 +38,7 @@ _LAUNCHER = re.compile(r"(RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE|MASTER)_\w+|TORCHELA
 _SHARE = re.compile(rb"(\d+)%\|")  # of tqdm's bars
 _INSTALLED = ("site-packages", "dist-packages")  # which Python finds by itself
 _TAIL = 8192
+_SECONDS_BETWEEN_LOOKS = 1.0
 _LOWEST_PRIORITY = 19
 _LONGEST_PROBLEM = 500
 SCRATCH = "holdfast-suite-"
@@ -78,7 +79,7 @@ class EvaluateProcess:
         self._last = self._layout.suites / "process.json"
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
-        self._began = 0.0
+        self._began = self._next_look = 0.0
 
     @property
     def obstacle(self) -> str | None:
@@ -148,9 +149,9 @@ class EvaluateProcess:
         """Return the outcome once the process has ended; one that takes too long is ended."""
         if self._process is None:
             return SuiteOutcome({}, 0.0, self._failure)
-        self._limit_log()
-        seconds = time.monotonic() - self._began
-        if (code := self._process.poll()) is None:
+        seconds, code = time.monotonic() - self._began, self._process.poll()
+        self._limit_log(has_ended=code is not None)
+        if code is None:
             if seconds < self._timeout:
                 return None
             self.stop()
@@ -206,8 +207,13 @@ class EvaluateProcess:
         except OSError:
             return b""
 
-    def _limit_log(self) -> None:
-        with suppress(OSError), self._log.open("a+b") as log:
+    def _limit_log(self, *, has_ended: bool) -> None:
+        """Limit the log once a second, as this is called in each step of the training, and at its end."""
+        now = time.monotonic()
+        if now < self._next_look and not has_ended:
+            return
+        self._next_look = now + _SECONDS_BETWEEN_LOOKS
+        with suppress(OSError), os.fdopen(os.open(self._log, os.O_RDWR | os.O_APPEND), "rb") as log:
             limit_log(log.fileno())
 
     def _clear(self) -> None:

@@ -248,18 +248,18 @@ class TestPageMonitor(MonitorContract):
         monitor.close()
         assert process.returncode == -9
 
-    def test_a_page_that_crashes_is_started_again(self, monkeypatch):
+    def test_a_page_that_crashes_is_started_again(self):
         """After a crash the next figures start the page again, up to five times, and each crash is told."""
-        monkeypatch.setattr("holdfast.adapters.monitor.page._FIRST_PAUSE_SECONDS", 0.0)
         lines: list[str] = []
-        monitor = PageMonitor(["sh", "-c", "cat > /dev/null"], lines.append)
+        monitor = PageMonitor(["sh", "-c", "cat > /dev/null"], lines.append, first_pause=0.0)
         monitor.record(1, {})
         seen = set()
         for step in range(2, 10):
             process = monitor._process
-            seen.add(process.pid)
-            process.kill()
-            process.wait()
+            if process is not None:
+                seen.add(process.pid)
+                process.kill()
+                process.wait()
             monitor.record(step, {})
         assert len(seen) == 6
         assert lines[0] == "the page was ended by signal 9; it is started again"
@@ -267,17 +267,24 @@ class TestPageMonitor(MonitorContract):
         assert lines[-1].endswith("it is not started again: open it with the command watch")
         monitor.close()
 
-    @pytest.mark.parametrize("code", [0, 2])
-    def test_a_page_that_ends_by_itself_is_left_alone(self, code):
+    def test_the_next_start_waits_for_its_pause(self):
+        """A page that has crashed is not started again at once."""
+        monitor = PageMonitor(["sh", "-c", "exit 3"], lambda _: None, first_pause=60.0)
+        monitor.record(1, {})
+        monitor._process.wait()
+        monitor.record(2, {})
+        assert monitor._process is None
+        monitor.close()
+
+    @pytest.mark.parametrize("end", ["exit 0", "exit 2", "kill -TERM $$"])
+    def test_a_page_that_was_ended_is_left_alone(self, end):
         """A page that was asked to end, or refused its settings, is not started again."""
         lines: list[str] = []
-        monitor = PageMonitor(["sh", "-c", f"exit {code}"], lines.append)
+        monitor = PageMonitor(["sh", "-c", end], lines.append, first_pause=0.0)
         monitor.record(1, {})
-        process = monitor._process
-        process.wait()
+        monitor._process.wait()
         monitor.record(2, {})
-        assert monitor._process is process
-        assert lines == []
+        assert (monitor._process, lines) == (None, [])
         monitor.close()
 
     def test_a_program_that_is_missing_is_a_named_error(self):

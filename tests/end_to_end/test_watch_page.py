@@ -115,6 +115,26 @@ def test_the_page_shows_a_run_and_follows_it(chromium, run):
 
 
 @pytest.mark.slow
+def test_charts_come_and_go_with_the_runs_that_have_them(chromium, run, tmp_path):
+    """A chart is there once, as long as a shown run has its metric, and a new one shows the range that is zoomed to."""
+    other = make_run(tmp_path / "other")
+    add_steps(other, range(1, 301))
+    with (other / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"step": step, "tokens": 1, "mfu": 0.5}) + "\n" for step in range(301, 320))
+    titles = "[...document.querySelectorAll('.chart-title')].map((each) => each.textContent)"
+    count = f"{titles}.filter((each) => each.includes('utilization')).length"
+    with served(run, other) as address, page_at(chromium, address, **WIDE) as page:
+        wait_for(page, f"{count} === 1")
+        page.locator("#toggle-1").click()
+        wait_for(page, f"{count} === 0")
+        page.locator("#curves [role=group]").first.press("+")
+        wait_for(page, "!document.querySelector('#reset').hidden")
+        page.locator("#toggle-1").click()
+        wait_for(page, f"{count} === 1")
+        assert page.evaluate(f"new Set({titles}).size === {titles}.length")
+
+
+@pytest.mark.slow
 def test_the_server_may_be_started_again_meanwhile(chromium, run):
     """When the server ends the page says so, and when there is one again at its address the page goes on."""
     with ExitStack() as first:

@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.bootstrap.web.access import AccessRules
@@ -209,6 +211,15 @@ def test_a_button_creates_the_file_that_the_run_obeys(client, run, action):
     assert client.json("/api/state")[1]["runs"][0]["asked"] == [action.upper()]
 
 
+def test_a_button_of_an_earlier_server_is_refused(client, run):
+    """The number of a run may be that of another one after a restart of the server, which must not stop it."""
+    epoch = client.json("/api/state")[1]["epoch"]
+    status, found = client.json("/api/runs/0/stop?epoch=another", "POST", **PRESS)
+    assert (status, "was started again" in found["error"]) == (409, True)
+    assert not (run / "STOP").exists()
+    assert client.json(f"/api/runs/0/stop?epoch={epoch}", "POST", **PRESS)[0] == 202
+
+
 def test_nothing_is_asked_of_a_run_that_does_not_train(client, run):
     """A STOP that waits in the folder would end the next start at once: it is refused, with the reason."""
     add_event(run, "RunFinished", step=300, tokens=0)
@@ -352,6 +363,18 @@ def test_watch_ends_with_its_input(run):
         assert line.startswith("page: http://127.0.0.1:")
         process.stdin.close()
         assert process.wait(10) == 0
+
+
+def test_watch_opens_as_many_files_as_the_system_allows(run):
+    """The usual limit of open files, which may be raised, does not limit the number of runs."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+    try:
+        with watching(run) as (process, line):
+            assert line.startswith("page: ")
+            assert psutil.Process(process.pid).rlimit(psutil.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_watch_refuses_other_machines_without_a_token(run):

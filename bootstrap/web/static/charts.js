@@ -106,6 +106,9 @@
       for (const chart of this._group) chart._applyRange(range);
     }
 
+    /* Show the x of `range`, as the charts do that this one joins. */
+    follow(range) { this._applyRange(range, false); }
+
     /* Return the chart in words: for each series its extent, first, last, smallest and largest value. */
     summary() {
       const { xName = "step" } = this.options;

@@ -20,7 +20,7 @@ const chosenRun = () => page.state.runs[page.chosen];
 
 /* What is fetched of each run apart from its curves, and the part of its state that tells of a change. */
 const PARTS = {
-  notes: (run) => `${run.notes}-${run.generation}-${run.records > 0 ? run.step >> 6 : 0}`,
+  notes: (run) => `${run.notes}-${run.generation}-${run.rejected}`,
   checkpoints: (run) => `${run.checkpoints}-${run.notes}`,
   settings: (run) => `${run.id}-${run.phase}-${run.notes}`,
   samples: (run) => run.samples,
@@ -39,10 +39,11 @@ async function fetchParts(run, names) {
     details.stamps[name] = stamp;
     try {
       const found = await fetchOf(run.number, name);
+      if (details.stamps[name] !== stamp) return; // a later answer is there
       if (name === "notes") Object.assign(details, { notes: found.notes, rejections: found.rejections });
       else details[name] = found;
     } catch {
-      details.stamps[name] = null; // again with the next state
+      if (details.stamps[name] === stamp) details.stamps[name] = null; // again with the next state
     }
   }));
 }
@@ -107,7 +108,8 @@ function zoomTo(step) {
 
 /* Ask the person, then the run. */
 async function confirmAndAct(action) {
-  const run = chosenRun(), isStop = action === "stop";
+  const run = chosenRun(), { epoch } = page.state, isStop = action === "stop";
+  byId("refusal").hidden = true;
   byId("confirm-title").textContent = isStop ? `Stop ${run.name}?` : `Save a checkpoint of ${run.name}?`;
   byId("confirm-text").textContent = isStop
     ? "The run saves a checkpoint after the current step and ends. The command that started it continues it from there."
@@ -121,12 +123,12 @@ async function confirmAndAct(action) {
   await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
   if (dialog.returnValue !== "yes") return;
   try {
-    const { asked } = await act(run.number, action);
+    const { asked } = await act(run.number, action, epoch);
     run.asked = asked;
     showHead(run, page.state.read_only);
   } catch (error) {
-    byId("notice").textContent = error.message;
-    byId("notice").hidden = false;
+    byId("refusal").textContent = error.message;
+    byId("refusal").hidden = false;
   }
 }
 

@@ -95,7 +95,8 @@ export class ChartBoard {
       : [summary.first_step, summary.step, ...firstSteps(all.points)]));
     const domain = ends.length ? [Math.min(...ends), Math.max(...ends, Math.min(...ends) + 1)] : undefined;
     const marks = this.options.marks ? this._marks() : [];
-    for (const { chart, names, spec } of this._charts.values()) {
+    for (const entry of this._charts.values()) {
+      const { chart, names, spec } = entry;
       const series = this._runs.flatMap((run) => names.flatMap((name, place) => this._series(run, name, spec, place)));
       const limits = spec.hasLimit ? this._memoryLimits() : [];
       if (domain) series.push(...limits.map((limit) => limitLine(limit, domain)));
@@ -104,6 +105,8 @@ export class ChartBoard {
         series, domain, events: marks, log: Boolean(spec.canLog && this.options.log),
         smoothing: spec.smooth ? this.options.smoothing ** this._fineness() : 0,
       });
+      if (entry.isNew && domain) chart.follow(this.range);
+      entry.isNew = entry.isNew && !domain;
     }
   }
 
@@ -169,6 +172,12 @@ export class ChartBoard {
     const keys = wanted.map(({ names }) => names.join());
     if (String(keys) === this._keys) return;
     this._keys = String(keys);
+    for (const [key, { chart, element }] of this._charts) {
+      if (keys.includes(key)) continue;
+      chart.destroy();
+      element.remove();
+      this._charts.delete(key);
+    }
     for (const spec of wanted) {
       const key = spec.names.join();
       if (!this._charts.has(key)) this._charts.set(key, this._make(spec));
@@ -189,7 +198,7 @@ export class ChartBoard {
       title: spec.note ? `${spec.title}, ${spec.note}` : spec.title, format: spec.format || "number",
       zero: Boolean(spec.zero), height: spec.isLarge ? 300 : 170,
     });
-    return { chart, element, parent, spec, names: spec.names, isMore: Boolean(spec.isMore) };
+    return { chart, element, parent, spec, names: spec.names, isMore: Boolean(spec.isMore), isNew: true };
   }
 
   _zoom(range) {

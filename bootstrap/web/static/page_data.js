@@ -17,9 +17,10 @@ async function answer(path, options = {}) {
 
 export const fetchOf = (number, what) => answer(`api/runs/${number}/${what}`);
 
-/* Ask for SAVE or STOP: `action` is "save" or "stop". The header is one that no other site can send. */
-export const act = (number, action) =>
-  answer(`api/runs/${number}/${action}`, { method: "POST", headers: { "X-Holdfast": "1" } });
+/* Ask for SAVE or STOP: `action` is "save" or "stop", `epoch` that of the state in which the run has this number. The
+   header is one that no other site can send. */
+export const act = (number, action, epoch) =>
+  answer(`api/runs/${number}/${action}?epoch=${epoch}`, { method: "POST", headers: { "X-Holdfast": "1" } });
 
 /* Call `onState(state)` with each state of the runs, and `onLink(isThere)` as the connection comes and goes. */
 export function follow(onState, onLink) {

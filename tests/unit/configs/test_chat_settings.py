@@ -61,7 +61,7 @@ def test_a_day_may_be_written_without_quotes():
 
 @pytest.mark.parametrize("name", ["chat_lora", "chat_full"])
 def test_the_configurations_for_chats_are_valid(name):
-    """Each loads by itself, and trains on conversations for a number of epochs, however many conversations there are."""
+    """Each loads by itself, and trains on conversations for a number of epochs, not of steps."""
     settings = load_settings([FOLDER / f"{name}.yaml"], [], {}).settings
     assert (settings.data.task, settings.data.packing.kind) == ("chat", "best_fit")
     assert (settings.model.lora is not None) == (name == "chat_lora")

@@ -91,6 +91,18 @@ def test_a_rewind_may_take_long(tmp_path, monkeypatch):
     tracker.close()
 
 
+def test_a_late_answer_is_not_taken_for_that_of_the_next_call(tmp_path, monkeypatch):
+    """After a note without an answer the child is given up, so that no flush counts which has failed."""
+    tracker = begun(tmp_path, note="slow", flush="raise")
+    monkeypatch.setattr("holdfast.adapters.monitor.library_process._SECONDS", 0.2)
+    with pytest.raises(StateError, match="no answer"):
+        tracker.note(1, NoteKind.SAMPLE, "text")
+    monkeypatch.undo()
+    with pytest.raises(StateError, match="has ended"):
+        tracker.flush()
+    tracker.close()
+
+
 def test_metrics_after_a_failed_flush_are_missed(tmp_path):
     """After a failed ``flush`` the next ``record`` raises, so that the run sends the metrics again."""
     tracker = begun(tmp_path, flush="die")

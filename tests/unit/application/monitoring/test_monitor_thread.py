@@ -215,6 +215,7 @@ def test_the_pause_between_attempts_grows(run):
         assert thread.settle(20)
     assert attempts == [0.0, 0, 30, 90, 210]  # the first two: at the start and at the first flush
     thread.flush(0, is_last=True)
+    thread.flush(0)  # of a checkpoint after the end, in place of the last one
     assert thread.close(20)
     assert attempts[-1] == 220
 
@@ -244,6 +245,23 @@ def test_a_start_sends_what_the_tracker_lacks(run, sent, expected):
     thread.rewind(4)
     assert thread.close(20)
     assert steps(tracker) == expected
+
+
+@pytest.mark.parametrize("late", [5, 9])
+def test_metrics_of_an_earlier_step_are_known_to_be_unsent(run, late):
+    """Results of suites, and steps that are taken again, are sent again after a kill until a flush has stored them."""
+    tracker, history = MemoryTracker(), History(10)
+    thread = started(tracker, history, run)
+    for step in range(1, 11):
+        thread.record(step, {"loss": float(step)})
+    thread.flush(10)
+    thread.record(late, {"suite/own/acc": 0.5})
+    assert thread.settle(20)
+    assert history.steps["tracker"] == late - 1
+    thread.record(11, {"loss": 11.0})
+    thread.flush(11)
+    assert thread.close(20)
+    assert history.steps["tracker"] == 11
 
 
 def test_metrics_before_the_first_step_are_sent_once(run):

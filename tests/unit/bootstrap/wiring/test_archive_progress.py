@@ -39,11 +39,14 @@ def test_a_loss_that_was_measured_after_the_save_counts():
 
 
 def test_the_best_is_that_of_early_stopping():
-    """The metric of early stopping decides; without it, or without its checkpoint, the lowest loss does."""
+    """The metric of early stopping decides, even if its checkpoint is not stored; without it the lowest loss does."""
     patience = Patience("eval_reward_accuracy", 30, 3, 0.0, 0.9, 20, 0.9, 1)
     found = [stored(10, 1.0), stored(20, 3.0), stored(30, 2.0, patience)]
-    assert best_step(found) == best_step(found[::-1]) == 20
-    assert best_step(found[::2]) == best_step(found[:2]) == 10
+    assert best_step(found) == best_step(found[::-1]) == best_step(found[::2]) == 20
+    assert best_step(found[:2]) == 10
+    assert best_of(found, None, keeps_best=True)["step"] == 10
+    never_finite = Patience("eval_reward_accuracy", 30, 3)
+    assert best_step([*found[:2], stored(30, 2.0, never_finite)]) == 10
     assert best_step([stored(10, 1.0), stored(20, 1.0)]) == 20
     assert best_step([stored(10, None)]) is None
 
