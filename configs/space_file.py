@@ -75,7 +75,11 @@ def read_space(path: Path, files: Sequence[str | Path], overrides: Words, enviro
 def check_metric(space: SearchSpace, metric: str, task: str = "text") -> None:
     """Raise ``ConfigurationError`` if ``metric`` cannot compare the trials of ``space`` on data of ``task``."""
     if problem := problem_of_metric(metric, task):
-        refuse(f"tune.metric is {metric}, but {problem}: set tune.metric=eval_loss")
+        are_losses = task == "preference" and any(is_below(name, _LOSSES) for name in space.dimensions)
+        refuse(
+            f"tune.metric is {metric}, but {problem}: set tune.metric="
+            + ("eval_reward_accuracy" if are_losses else "eval_loss")
+        )
     if not metric.startswith("eval_loss"):
         return
     if task == "preference" and (names := [name for name in space.dimensions if is_below(name, _LOSSES)]):

@@ -86,7 +86,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "save_strategy": _UNIT + "state_store.every, 0 for the end alone",
         "logging_strategy": _UNIT + "each step is recorded, and the console chooses by time",
         "logging_steps": "each step is recorded, and the console chooses by time",
-        "metric_for_best_model": "the best checkpoint, which --best selects, is that of the lowest evaluation loss",
+        "metric_for_best_model": "the best checkpoint, which --best selects, is the best by early stopping "
+        "(recovery.early_stopping.metric), or without it that of the lowest evaluation loss",
         "resume_from_checkpoint": "the same command continues by itself",
         "data_seed": "run.seed is the seed of the order of the data too",
         "fsdp": "set optimizer.sharding=fsdp2",

@@ -20,7 +20,7 @@ class Study(ABC):
     - ``parallel`` trials may train at once. What the study says of trial N is a pure function of its seed, its space,
       N, the measurements of N so far, and trials 0 to N - ``parallel``, which must have ended. So neither a kill nor
       the order in which trials end changes a search.
-    - It looks for low values, or for high ones; how it is opened decides that.
+    - The best value is the lowest, or the highest if the study was opened so.
     - A place that cannot be read or written raises ``StateError``.
     """
 

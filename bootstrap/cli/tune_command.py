@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.domain.tuning.lr_range_test import RangeTestResult
 
 _HELP = """\
-Searches for the settings with the lowest evaluation loss. Each trial is an ordinary run in a folder of its own,
+Searches for the settings with the best evaluation (tune.metric). Each trial is an ordinary run in a folder of its own,
 runs/NAME/trial-0003, trained by `train`. The same command continues a search that was stopped or killed, at the exact
 step of each trial, and ends with the same best trial. NAME is run.name. See docs/tuning.md.
 

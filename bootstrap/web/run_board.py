@@ -6,7 +6,8 @@ import logging
 import os
 import secrets
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_SCANS = 3.0
+_SHARE_OF_SCANS = 20
 _DEEPEST = 4
 _CAN_BE_ASKED = ("training", "starting")
 _log = logging.getLogger(__name__)
@@ -26,19 +29,20 @@ _log = logging.getLogger(__name__)
 
 @final
 class RunBoard:
-    """The runs in ``folders``; a folder that holds run folders stands for all that are in it now.
+    """The runs in ``folders``; a folder that holds run folders stands for all that are in it, later ones included.
 
-    ``epoch`` differs for each board, and ``version`` grows with each change that was found. Raises ``StateError`` if
-    there is no run.
+    A run keeps its place in ``views``, to which new ones are added. ``epoch`` differs for each board, and ``version``
+    grows with each change that was found. Raises ``StateError`` if there is no run.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        found = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder)))
-        names = _names_of(found)
-        self.views = [RunView(folder, name=name) for folder, name in zip(found, names, strict=True)]
+        self.views: list[RunView] = []
         self.epoch = secrets.token_hex(4)
         self.version = 0
         self._lock = threading.Lock()
+        self._folders = folders
+        self._next_scan = 0.0
+        self._scan()
         self._watchers = 0
         self._is_wanted = threading.Event()
         self._is_closed = threading.Event()
@@ -69,7 +73,7 @@ class RunBoard:
 
     def look(self) -> bool:
         """Read what is new in all runs; return whether there was any, or more waits."""
-        changed = [view.refresh() for view in self.views]
+        changed = [self._scan(), *(view.refresh() for view in self.views)]
         if any(changed):
             self._count_change()
         return any(changed)
@@ -101,6 +105,22 @@ class RunBoard:
         self._thread.join(2.0)
         for view in self.views:
             view.close()
+
+    def _scan(self) -> bool:
+        """Add runs that were not there before, if the last look for them was long ago; return whether there are any."""
+        with self._lock:
+            began = time.monotonic()
+            if began < self._next_scan:
+                return False
+            known = {view.folder for view in self.views}
+            with suppress(*((OSError, StateError) if known else ())):  # such as a run that was removed just now
+                found = dict.fromkeys(run for folder in self._folders for run in _runs_in(folder))
+                self.views += [RunView(folder) for folder in found if folder not in known]
+            for view, name in zip(self.views, _names_of([view.folder for view in self.views]), strict=True):
+                view.name = name
+            now = time.monotonic()
+            self._next_scan = now + max(_SECONDS_BETWEEN_SCANS, _SHARE_OF_SCANS * (now - began))
+            return len(self.views) > len(known)
 
     def _count_change(self) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ class CatalogedMetric:
     unit: str
     meaning: str
     page: str = ""
+    is_higher_better: bool = False
 
 
 _REWARD = "mean of beta times the log-probability that the model adds to that of the reference model,"
@@ -147,6 +148,7 @@ EVALUATION_METRICS = (
             unit,
             f"{meaning}; in place of bits per byte with `data.task=preference`",
             "preferences.md#figures",
+            is_higher_better=name in ("margin", "accuracy"),
         )
         for name, unit, meaning in (
             ("margin", "nats", "mean of beta x margin over the pairs"),
@@ -174,8 +176,7 @@ SUITE_METRICS = (
 )
 """The metrics of the record of a checkpoint that was evaluated by suites."""
 
-_RISING = "eval_reward_accuracy"
-
+_HIGHER_IS_BETTER = {metric.name for metric in EVALUATION_METRICS if metric.is_higher_better}
 _MEANINGS = {metric.name: metric.meaning for metric in (*STEP_METRICS, *EVALUATION_METRICS, *SUITE_METRICS)}
 
 
@@ -185,5 +186,8 @@ def meaning_of_metric(name: str) -> str | None:
 
 
 def is_higher_better(name: str) -> bool:
-    """Return whether a higher value of the metric ``name`` of an evaluation, or of a part, is the better one."""
-    return name.split("/", 1)[0] == _RISING
+    """Return whether a higher value of the metric ``name`` of an evaluation is the better one.
+
+    ``name`` may be that of a part, such as ``eval_loss/news``. Metrics that are not in the catalog are to fall.
+    """
+    return name.split("/", 1)[0] in _HIGHER_IS_BETTER

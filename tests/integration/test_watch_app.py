@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -276,6 +277,22 @@ def test_runs_below_a_folder_are_found(tmp_path):
         assert [view.name for view in board.views] == ["a/one", "b/one", "runs/two"]
     with pytest.raises(StateError, match="is not a run folder"):
         RunBoard([tmp_path / "runs" / "empty"])
+
+
+def test_a_run_that_begins_later_is_added(tmp_path, monkeypatch):
+    """A run that begins below the folder while the page is open comes behind the others, which keep their numbers."""
+    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SECONDS_BETWEEN_SCANS", 0.0)
+    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SHARE_OF_SCANS", 0)
+    make_run(tmp_path / "runs/b/second")
+    with served([tmp_path / "runs"]) as client:
+        assert [run["name"] for run in client.json("/api/state")[1]["runs"]] == ["second"]
+        make_run(tmp_path / "runs/a/second")
+        add_steps(tmp_path / "runs/a/second", range(1, 8))
+        found = client.json("/api/state")[1]["runs"]
+        assert [(run["number"], run["name"]) for run in found] == [(0, "b/second"), (1, "a/second")]
+        assert found[1]["step"] == 7
+        shutil.rmtree(tmp_path / "runs/a")
+        assert len(client.json("/api/state")[1]["runs"]) == 2
 
 
 def test_folders_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):

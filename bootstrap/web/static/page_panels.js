@@ -85,7 +85,7 @@ export function showCheckpoints(found) {
   }
   const rows = found.map((each) => {
     const marks = [each.is_archived && each.is_on_disk && "archived", each.is_pinned && "pinned", each.is_encrypted && "encrypted",
-      each.is_best && found.length > 1 && "best"].filter(Boolean);
+      each.is_best && "best"].filter(Boolean);
     const level = each.problem ? "error" : GOOD_STATES.has(each.state) ? "good" : "soft";
     const saved = each.saved ? ago(each.saved) : "";
     return make("tr", {}, make("td", { className: "number" }, whole(each.step)),

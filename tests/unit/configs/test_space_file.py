@@ -142,7 +142,8 @@ def test_losses_of_tokenizers_are_not_compared():
     ("name", "metric", "words"),
     [
         ("optimizer.dpo.beta", "eval_loss", r"do not compare: set tune\.metric=eval_reward_accuracy"),
-        ("optimizer.weight_decay", "eval_bits_per_byte", "pairs of data.task=preference have no bits per byte"),
+        ("optimizer.weight_decay", "eval_bits_per_byte", r"have no bits per byte: set tune\.metric=eval_loss"),
+        ("optimizer.dpo.beta", "eval_bits_per_byte", r"have no bits per byte: set tune\.metric=eval_reward_accuracy"),
     ],
 )
 def test_losses_of_preferences_are_compared_only_if_they_are_the_same(name, metric, words):
