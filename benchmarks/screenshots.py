@@ -32,6 +32,7 @@ _PYTHON = "python -m application"
 _SETTINGS = ("evaluation.every=25", 'evaluation.prompts=["def main(arguments):", "class Queue:"]')
 _OTHER = ("run.name=lower-rate", "optimizer.learning_rate=3e-3")
 _KILLED_AFTER = 80
+_SECONDS_TO_TRAIN = 900
 _COLUMNS, _LINES = 100, 60
 _NARROW = 500
 _MOST_LOOKS = 40
@@ -85,15 +86,17 @@ def _take_terminal(path: Path) -> None:
     from rich.text import Text
 
     if shutil.which("tmux") is None:
-        sys.exit("needs tmux")
+        sys.exit("tmux, which draws the terminal, is missing: install the package tmux")
     server = ["tmux", "-L", f"pictures-{os.getpid()}"]
     size = ["-x", str(_COLUMNS), "-y", str(_LINES)]
     shell = f"PS1='$ ' PATH={Path(sys.executable).parent}:$PATH exec bash --norc --noprofile"
     subprocess.run([*server, "new-session", "-d", *size, shell], check=True)
     try:
         subprocess.run([*server, "send-keys", f"clear; {_PYTHON} train", "Enter"], check=True)
-        screen = ""
+        screen, deadline = "", time.monotonic() + _SECONDS_TO_TRAIN
         while not re.search(r"^try next:[^$]*\n\$", screen, re.MULTILINE):
+            if time.monotonic() > deadline:
+                sys.exit(f"the default run has not ended in time, or has failed:\n{screen}")
             time.sleep(1.0)
             screen = subprocess.run([*server, "capture-pane", "-p"], check=True, capture_output=True, text=True).stdout
         colored = subprocess.run([*server, "capture-pane", "-e", "-p"], check=True, capture_output=True, text=True)
@@ -115,6 +118,7 @@ def _train_and_kill(run: Path) -> None:
                 process.send_signal(signal.SIGKILL)
                 return
             time.sleep(0.1)
+    sys.exit(f"the run ended before step {_KILLED_AFTER}, so it was not killed")
 
 
 def _command(*arguments: str) -> None:

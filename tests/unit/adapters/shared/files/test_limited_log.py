@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -54,8 +55,13 @@ def test_a_child_goes_on_behind_the_lines_that_are_left(log):
     )
     child.stdin.write("\n")
     child.stdin.flush()
-    while not content(log).endswith("done\n"):
-        pass
-    limit_log(log, 10)
-    child.communicate("\n")
+    try:
+        deadline = time.monotonic() + 20
+        while not content(log).endswith("done\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        limit_log(log, 10)
+        child.communicate("\n")
+    finally:
+        child.kill()
     assert content(log) == "[earlier lines were removed]\ndone\nmore\n"
