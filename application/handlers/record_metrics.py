@@ -192,9 +192,9 @@ class RecordMetrics:
         supply = outcome.supply
         loss, grad_norm = outcome.loss, float(outcome.grad_norm)
         # the loop runs ahead of a GPU: a step lasts from its start, or the end of the previous step, until its loss
-        # arrives
+        # arrives; a loss that was there at once says nothing of the time at which this thread comes to read it
         began = max(self._ready, completed - outcome.step_seconds - supply.wait_seconds)
-        self._ready = self._clock()
+        self._ready = completed if outcome.is_on_host else self._clock()
         tokens_per_second = outcome.num_tokens / max(self._ready - began, 1e-9)
         metrics = {
             "tokens": event.progress.tokens,

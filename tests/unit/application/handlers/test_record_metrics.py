@@ -1,6 +1,7 @@
 import math
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,16 @@ class Device:
         return 12345
 
 
+class OnDevice:
+    """Stands for a loss on a device."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def __float__(self):
+        return self._value
+
+
 def record(monitor, reaction, event, device, **options):
     """Let the metrics of ``event`` be recorded, and return when they are."""
     with closing(RecordMetrics([MonitorThread("memory", monitor)], device, **options)) as recorder:
@@ -53,7 +64,8 @@ def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
     """A monitor gets loss, rate, speed, data and memory of each step, and MFU where the device's peak is known."""
     monitor = MemoryMonitor()
     seconds = iter([10.0, 10.5])
-    record(monitor, "on_step", EXAMPLES[1], Device(peak_flops), clock=lambda: next(seconds))
+    event = replace(EXAMPLES[1], outcome=replace(EXAMPLES[1].outcome, losses=[OnDevice(3.0), OnDevice(5.0)]))
+    record(monitor, "on_step", event, Device(peak_flops), clock=lambda: next(seconds))
     expected = {
         "tokens": 700,
         "loss": 2.0,
@@ -74,6 +86,20 @@ def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
     ((step, metrics),) = monitor.records
     assert step == 7
     assert metrics == pytest.approx(expected | ({"mfu": 0.1 / 1.5} if peak_flops else {}))
+
+
+def test_the_speed_does_not_depend_on_the_thread_that_records_it():
+    """A loss that is known when a step ends gives the same speed, however late its figures are recorded."""
+    monitor, completed = MemoryMonitor(), iter([10.0, 11.0, 12.0])
+    gate = threading.Event()
+    with closing(
+        RecordMetrics([MonitorThread("memory", monitor)], Device(None), clock=lambda: next(completed))
+    ) as each:
+        each._thread.submit(lambda: gate.wait(20))  # the thread is busy, and records all steps at once
+        for _ in range(3):
+            each.on_step(EXAMPLES[1])
+        gate.set()
+    assert [metrics["tokens_per_second"] for _, metrics in monitor.records] == pytest.approx([100.0] * 3)
 
 
 def test_the_figures_of_an_evaluation_reach_the_monitor():
