@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.reply import sample_text
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
-from holdfast.bootstrap.run_folder.changed_settings import told_changes
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder, in_turns
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.assembly import PARTS, assemble, brings_model
@@ -240,7 +239,7 @@ class Run:
         places = places_before(folder)
         stack.enter_context(one_hub(self.settings, group, replaced))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
-        self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
+        self._screen.say(*folder.told_changes(dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
         self.settings = with_sizes(self.settings, replaced, folder.decide, folder.decided, group.size)
         own = {"record": [folder.part], "places": places, "rejections": rejections}

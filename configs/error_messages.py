@@ -104,6 +104,10 @@ def unknown(path: Location, origins: Origins, kind: object = None) -> str:
 
 def _hint(path: Location, layer: str, kind: object) -> str:
     nearest = nearest_name(dotted(path))
+    if nearest in path:  # a name with dots as one key of a file
+        first, *others = str(nearest).split(".")
+        nested = "".join(f"{{{each}: " for each in others)
+        return f"write its sections below each other, as {first}: {nested}...{'}' * len(others)}"
     if nearest is None:
         if path[:2] == ("data", "transforms"):
             return f"put the arguments of a transform under {dotted(path[:3])}.options"

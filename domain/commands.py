@@ -10,7 +10,7 @@ from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.resources.knobs import Knob
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class SaveReason(StrEnum):
@@ -121,12 +121,16 @@ class AcknowledgeSave(Command):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeArchive(Command):
-    """Report the outcome of copying ``step`` to the archive: its location, or the ``problem`` that prevented it."""
+    """Report the outcome of copying ``step`` to the archive: its location, or the ``problem`` that prevented it.
+
+    ``deleted`` are the steps whose copies retention has deleted from the archive after that.
+    """
 
     step: int
     location: str
     seconds: float
     problem: str | None = None
+    deleted: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

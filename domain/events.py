@@ -173,11 +173,15 @@ class CheckpointFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointArchived(Event):
-    """The checkpoint of ``step`` has a verified copy at ``location``, which took ``seconds`` beside training."""
+    """The checkpoint of ``step`` has a verified copy at ``location``, which took ``seconds`` beside training.
+
+    ``deleted`` are the steps whose copies retention has deleted from the archive after that.
+    """
 
     step: int
     location: str
     seconds: float
+    deleted: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

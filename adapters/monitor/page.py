@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _SECONDS_TO_END = 2.0
 _SECONDS_TO_FORGET = 600.0
 _MOST_RESTARTS = 5
-_ENDS = (0, 2, -signal.SIGTERM)  # it was asked to end, or cannot work with its settings
+_REFUSED = 2  # the exit code for settings that do not work
+_ENDS = (0, _REFUSED, -signal.SIGTERM)
 
 
 @final
@@ -101,7 +102,7 @@ class PageMonitor(Monitor):
         self._process = None
         now = time.monotonic()
         self._num_crashes = 1 if now - self._started_at > _SECONDS_TO_FORGET else self._num_crashes + 1
-        if code in _ENDS:
+        if code in _ENDS and not (code == _REFUSED and self._num_crashes > 1):  # its port may be taken for a moment
             self._starts_at = math.inf
             return
         ending = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -135,6 +135,7 @@ class CheckpointInspector:
             # outside a store, as a copy or in quarantine, a checkpoint may have any name
             read = read_manifest if folder.parent.name == "checkpoints" else read_committed
             manifest = read(self._files, folder)
+            saved = _time_in(manifest) or saved  # the times of files are those of a copy
             for path, corruption in check_files(self._files, folder, manifest, hashing=self._hashing):
                 if corruption is None:
                     sound.add(path)
@@ -145,6 +146,13 @@ class CheckpointInspector:
         if not is_there(folder):
             return None
         return CheckpointReport(folder.name, saved, manifest, frozenset(sound), problems)
+
+
+def _time_in(manifest: Manifest) -> datetime | None:
+    """Return the time of the save, None if it is none of the calendar or is not recorded."""
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(manifest.snapshot.saved_at, UTC) if manifest.snapshot.saved_at else None
+    return None
 
 
 def is_checkpoint(folder: Path) -> bool:

@@ -118,18 +118,20 @@ class TierMigrator:
             self._brought.pop(later, None)
             self._sound.discard(later)
 
-    def apply_retention(self, retention: Retention, *, saved: int) -> None:
-        """Delete expired copies from the archive, as ``retention`` says.
+    def apply_retention(self, retention: Retention, *, saved: int) -> Sequence[int]:
+        """Delete expired copies from the archive, as ``retention`` says; return their steps.
 
-        The last copy of a checkpoint that the disk retains for ever is kept. With a budget, copies of all checkpoints
-        on disk are kept too.
+        The best checkpoint by early stopping and the last copy of one that the disk retains for ever are kept. With a
+        budget, copies of all checkpoints on disk are kept too.
         """
+        deleted: list[int] = []
         try:
-            self._apply_retention(retention, saved)
+            self._apply_retention(retention, saved, deleted)
         except StateError as error:
             _log.warning("deleting from the archive is postponed until the next copy: %s", error)
+        return deleted
 
-    def _apply_retention(self, retention: Retention, saved: int) -> None:
+    def _apply_retention(self, retention: Retention, saved: int, deleted: list[int]) -> None:
         if not self._disk.guard.allows(Role.DELETE):
             return
         local, archived = _by_step(self._disk.list()), _by_step(self._archive.list())
@@ -137,11 +139,13 @@ class TierMigrator:
         retained_forever = self._disk.retention.retained_forever(_stored({**archived, **local}, pinned))
         may_leave_disk = () if self._budget is None else local.keys()
         expired = retention.expired(_stored(archived, pinned), saved=saved)
-        for step in [step for step in expired if step not in may_leave_disk]:
+        floor = self._disk.retention.floor
+        for step in [step for step in expired if step not in may_leave_disk and (not floor or step != floor.best)]:
             copies = {Tier.ARCHIVE: CopyState.READY, Tier.DISK: _state(step in local)}
             if CheckpointCopies(step, copies, is_protected=step in retained_forever).may_leave(Tier.ARCHIVE):
                 self._disk.guard.record_deletion(archived[step].location, "retention of the archive")
                 self._archive.delete(step)
+                deleted.append(step)
 
     def _next_to_leave(self, budget: DiskBudget, phase: Phase) -> CheckpointCopies | None:
         local = self._disk.list()

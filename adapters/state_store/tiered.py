@@ -253,10 +253,12 @@ class TieredStateStore(StateStore):
             return CopyState.FAILED  # a newer one has replaced it and is queued by now
         if (location := self._archive.put(self._disk.folder_of(step), lambda: not self._queue.is_open)) is None:
             return CopyState.FAILED
-        self._tell(AcknowledgeArchive(step, location, time.monotonic() - started))
+        seconds = time.monotonic() - started
+        deleted: Sequence[int] = ()
         if self._phase is not Phase.RECOVERY:
             self._migrator.enforce_disk_budget(self._phase)
-            self._migrator.apply_retention(self._retention, saved=step)
+            deleted = self._migrator.apply_retention(self._retention, saved=step)
+        self._tell(AcknowledgeArchive(step, location, seconds, deleted=deleted))
         return CopyState.READY
 
     def _delete_superseded(self) -> None:

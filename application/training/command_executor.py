@@ -227,8 +227,8 @@ class CommandExecutor:
 def _reported(command: AcknowledgeArchive | AcknowledgeMove | ReportDamage | ReportStall, progress: Progress) -> Event:
     """Return the event that a thread reported with ``command``: only the loop publishes."""
     match command:
-        case AcknowledgeArchive(step, location, seconds, None):
-            return CheckpointArchived(step, location, seconds)
+        case AcknowledgeArchive(step, location, seconds, None, deleted):
+            return CheckpointArchived(step, location, seconds, deleted)
         case AcknowledgeArchive(step, problem=problem):
             return ArchiveFailed(step, str(problem))
         case AcknowledgeMove(step, source, target, reason):

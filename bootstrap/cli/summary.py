@@ -83,14 +83,14 @@ class Report:
         sample = self._sample(notes)
         print("".join(f"{fitting(note)}\n" for note in notes), end="")
         print(f"\nsample:\n{visible(_indented(sample))}\n")
-        rows = [*self._rows(progress), *self._next_rows()]
+        rows = [*self._rows(progress), *self._next_rows(progress)]
         print(aligned(rows, whole=("try next",)))
 
     def print_json(self, progress: Progress) -> None:
         """Print the summary as one JSON object."""
         figures = self._figures(progress)
         if self._run.stopped_by is None or self._run.stopped_by.signal is None:
-            figures |= {"sample": self._sample([]), "try_next": self._next_commands()}
+            figures |= {"sample": self._sample([]), "try_next": self._next_commands(progress)}
         print(json.dumps(figures, indent=1))
 
     def _sample(self, notes: list[str]) -> str:
@@ -194,22 +194,30 @@ class Report:
             return "run.budget.tokens"
         return "data.epochs" if budget.minutes is None else "run.budget.minutes"
 
-    def _next_rows(self) -> Sequence[tuple[str, str]]:
-        first, *others = self._next_commands()
+    def _next_rows(self, progress: Progress) -> Sequence[tuple[str, str]]:
+        first, *others = self._next_commands(progress)
         return [("try next", first), *(("", other) for other in others)]
 
-    def _next_commands(self) -> Sequence[str]:
+    def _next_commands(self, progress: Progress) -> Sequence[str]:
         """Return the commands to try next, with the options that repeat the code which this run trusts."""
         folder, prompt = str(self._run.directory), self._run.settings.sample.prompt
         trust = [word for asked in asked_trust(self._run.settings).items() for word in ("--trust", "=".join(asked))]
+        choice = ["--best", *trust] if self._has_better(progress) else trust
         text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt] if prompt else []
-        commands = [shlex.join([*called_as(), "generate", folder, *text, *trust])]
+        commands = [shlex.join([*called_as(), "generate", folder, *text, *choice])]
         data = self._run.settings.data
         if data.task in ("chat", "preference"):
-            commands.insert(0, shlex.join([*called_as(), "chat", folder, "--terminal", *trust]))
+            commands.insert(0, shlex.join([*called_as(), "chat", folder, "--terminal", *choice]))
         if data.holdout or data.folds is not None:  # else there is nothing to evaluate on
-            commands.append(shlex.join([*called_as(), "evaluate", folder, *trust]))
+            commands.append(shlex.join([*called_as(), "evaluate", folder, *choice]))
         return commands
+
+    def _has_better(self, progress: Progress) -> bool:
+        """Return whether early stopping has ended the run, and an earlier checkpoint is the best one."""
+        if self._run.stopped_by is None or not self._run.stopped_by.is_early:
+            return False
+        best = self._run.best_checkpoint(progress)
+        return best is not None and best["checkpoint"] is not None and best["step"] != progress.step
 
 
 def failure_of(run: Run, error: Exception) -> Mapping[str, str]:

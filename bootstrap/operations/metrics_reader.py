@@ -25,6 +25,7 @@ _CHUNK = 2 << 20
 _LONGEST_LINE = 1 << 14
 _SAMPLES = 1500
 _LARGE = 16 << 20
+_MOST_STEPS = 1 << 62
 
 
 @final
@@ -134,7 +135,11 @@ def _groups_in(lines: bytes) -> list[Group]:
         records = orjson.loads(b"[" + lines.rstrip().replace(b"\n", b",") + b"]")
     except ValueError:
         records = records_in(lines)
-    found = (record for record in records if isinstance(record, dict) and isinstance(record.get("step"), int))
+    found = (
+        record
+        for record in records
+        if isinstance(record, dict) and isinstance(step := record.get("step"), int) and 0 <= step < _MOST_STEPS
+    )
     return [(names, list(group)) for names, group in groupby(found, key=tuple)]
 
 
@@ -161,7 +166,7 @@ def _columns_of(
     values: Iterable[Any] = chain.from_iterable(map(methodcaller("values"), records))
     try:
         array = np.fromiter(values, np.float64, len(records) * len(names)).reshape(len(records), len(names))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return _columns_of_odd(records)
     columns = {_name(name): array[:, at].copy() for at, name in enumerate(names) if name != "step"}
     return array[:, names.index("step")].astype(np.int64), columns

@@ -87,11 +87,11 @@ def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], ob
     if step is not None:
         refuse_missing(steps, run, step)
     loaded = store.restore(into, at_most=step)
+    if step is not None:
+        refuse_other(loaded, steps, run, step)
     if loaded.info is None:
         msg = f"{run} holds no valid checkpoint yet: train it first"
         raise StateError(msg)
-    if step is not None:
-        refuse_other(loaded, steps, run, step)
     return loaded.info
 
 

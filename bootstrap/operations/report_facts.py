@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -84,7 +83,6 @@ def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
 def _state(view: RunView, curves: Mapping[str, Curve]) -> Facts:
     """Return the identity and the state of a run, and its most important figures."""
     summary = view.summary()
-    measured = [each for each in _evaluations(curves) if math.isfinite(each.get("eval_loss", math.nan))]
     return {
         **{name: summary[name] for name in ("name", "path", "id", "state")},
         "started": summary["created"],
@@ -92,9 +90,17 @@ def _state(view: RunView, curves: Mapping[str, Curve]) -> Facts:
         "explanation": [] if summary["state"] in ("finished", "training") else explain(view.folder).splitlines(),
         "figures": {
             **{name: summary[name] for name in ("step", "tokens", "loss", "eval_loss", "budget", "parameters")},
-            "best_evaluation": min(measured, key=lambda each: each["eval_loss"], default=None),
+            "best_evaluation": _best_evaluation(view, curves),
         },
     }
+
+
+def _best_evaluation(view: RunView, curves: Mapping[str, Curve]) -> Facts | None:
+    """Return the figures of the best evaluation with the metric by which it is the best, None without one."""
+    if (best := view.best_evaluation()) is None:
+        return None
+    figures = next((each for each in _evaluations(curves) if each["step"] == best["step"]), {})
+    return {**figures, "step": best["step"], best["metric"]: best["value"], "metric": best["metric"]}
 
 
 def _history(run: Path) -> Facts:

@@ -127,7 +127,11 @@ _OVERVIEW: dict[str, Callable[[Facts], str]] = {
 
 
 def _best(evaluation: Mapping[str, Any] | None) -> str:
-    return "-" if evaluation is None else f"{number(evaluation['eval_loss'])} at step {evaluation['step']:,}"
+    if evaluation is None:
+        return "-"
+    metric = evaluation["metric"]
+    name = "" if metric == "eval_loss" else f" {metric.removeprefix('eval_').replace('_', ' ')}"
+    return f"{number(evaluation[metric])}{name} at step {evaluation['step']:,}"
 
 
 def _incidents(facts: Facts) -> Iterator[Part]:

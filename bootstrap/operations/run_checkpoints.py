@@ -104,6 +104,8 @@ class _History:
             self.loaded.discard(step)
         elif name == "CheckpointArchived" or (name == "CheckpointMoved" and event.get("target") == "archive"):
             self.archived.add(step)
+            deleted = event.get("deleted")
+            self.archived -= {each for each in deleted if isinstance(each, int)} if isinstance(deleted, list) else set()
         elif name == "CheckpointMoved" and event.get("source") == "archive":
             self.archived.discard(step)
         if name in ("RunFinished", "RunFailed"):

@@ -48,7 +48,7 @@ class TimeRecord:
         for record in self._records.records[self._num_added :]:
             try:
                 mark = TimeSample.from_json(record)
-            except (KeyError, ValueError, TypeError, AttributeError):
+            except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
                 continue  # a line of another version
             self._account.add(mark)
             self._marks.append(mark)

@@ -32,6 +32,7 @@ from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.folder import flatten, is_unwritten, read_whole_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
+from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class RunView:
             problem, self._fault = self._fault, None
             try:
                 changed = self._read_new(most)
-            except (OSError, StateError) as error:  # such as a file server that is away
+            except Exception as error:  # noqa: BLE001  such as a file server that is away; or files of another program
                 changed, self._fault = False, f"{self.folder} cannot be read: {describe(error)}"
                 self._record_stamp = None  # all notes are collected again with the record
             changed = changed or problem != self._fault
@@ -204,6 +205,7 @@ class RunView:
             "loss": self._loss(),
             "eval_loss": self._evaluation_loss(),
             "best_eval_loss": float(np.min(losses)) if len(losses) else None,
+            "best": self.best_evaluation(),
             "memory_bytes": self._number("memory_bytes"),
             **{name: start.get(name) for name in ("memory_limit", "device", "parameters", "ranks")},
             "goodput": {
@@ -226,6 +228,18 @@ class RunView:
             "checkpoints": self._checkpoints.version,
         }
 
+    def best_evaluation(self) -> dict[str, Any] | None:
+        """Return metric, value and step of the best evaluation by the metric of early stopping, else by loss."""
+        chosen = self._record.get("settings", {}).get("recovery", {}).get("early_stopping", {})
+        metric = str(chosen.get("metric")) if chosen.get("patience") else "eval_loss"
+        curve = self._metrics.evaluations.curves([metric]).get(metric)
+        finite = np.zeros(0, bool) if curve is None else np.isfinite(curve.value)
+        if curve is None or not finite.any():
+            return None
+        signed = np.where(finite, -curve.value if is_higher_better(metric) else curve.value, np.inf)
+        place = int(np.argmin(signed))
+        return {"metric": metric, "value": float(curve.value[place]), "step": int(curve.step[place])}
+
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the checkpoints, the newest first: step, time, bytes, reason, state, archived, pinned and losses."""
         with self._lock:
@@ -241,7 +255,7 @@ class RunView:
         The origin is ``default``, a file, ``environment NAME`` or ``command line``; None for a run of an earlier
         version.
         """
-        origins = self._record.get("origins")
+        origins = found if isinstance(found := self._record.get("origins"), dict) else None
         auto = self._record.get("auto", {})
         found = []
         for name, value in flatten(self._record.get("settings", {})).items():
@@ -287,6 +301,7 @@ class RunView:
     def _all_notes(self) -> list[RunNote]:
         notes = [*self._event_notes.all(), *_history(self._record)]
         notes += [_restart(record) for record in self._restarts.records]
+        notes += _failed_start(self._record.get("start", {}))
         notes.sort(key=lambda note: note.time or "")
         return notes[-_MOST_NOTES:]
 
@@ -344,7 +359,10 @@ def _history(record: Mapping[str, Any]) -> list[RunNote]:
     for entry in record.get("history", []):
         if not isinstance(entry, dict):
             continue
-        time = entry.get("time")
+        time = entry.get("time") if isinstance(entry.get("time"), str) else None
+        if isinstance(entry.get("copied_from"), str):
+            text = f"this is a copy of {entry['copied_from']}, with another id from here on"
+            notes.append(RunNote(time, None, "copy", "info", text))
         if isinstance(entry.get("changed"), dict):
             text = f"settings changed: {', '.join(entry['changed'])}"
             notes.append(RunNote(time, None, "settings", "info", text))
@@ -354,6 +372,14 @@ def _history(record: Mapping[str, Any]) -> list[RunNote]:
             text = f"went back from step {went.get('left')} to {went.get('step')} by --from-step"
             notes.append(RunNote(time, went.get("step"), "roll-back", "warning", text, is_marked=True))
     return notes
+
+
+def _failed_start(start: Mapping[str, Any]) -> list[RunNote]:
+    """Return the reason why the last start ended before it trained."""
+    if "error" not in start:
+        return []
+    text = f"the last start ended while it was {start.get('phase', 'starting')}: {start['error']}"
+    return [RunNote(start.get("time"), None, "failed start", "error", text)]
 
 
 def _restart(record: Mapping[str, Any]) -> RunNote:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.regular_file import regular
 from holdfast.bootstrap.operations.trial_events import TrialEvents
 from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, ending_of
 from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
@@ -166,7 +167,7 @@ class TrialProcess:
         self._heartbeats.reset()
         self._durable = self._run.newest_durable_step()
         try:
-            with self._log.open("ab") as log:
+            with open(self._log, "ab", opener=regular) as log:
                 self._log_begin = log.tell()
                 self._process = subprocess.Popen(  # noqa: S603  this very program
                     self._command,

@@ -106,7 +106,7 @@ class TuneStudy:
             self._request.workers,
             self._claim,
             watcher,
-            describe=lambda step, value: f"pruned at step {step}: {metric} {value:.6g} is worse than in earlier trials",
+            describe=lambda step, value: f"pruned at step {step}: tune.pruner ends it at {metric} {value:.6g}",
         )
         if self._is_stopping:  # before there was anything to stop
             self._runner.request_stop(self.stopped_by)

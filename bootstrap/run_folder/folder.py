@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.regular_file import read_alike
-from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
+from holdfast.bootstrap.run_folder.layout import RECORD, STUDY_RECORD, RunLayout
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.aliases import with_current_names
 from holdfast.configs.rendering import dump_settings
@@ -46,6 +46,7 @@ class RunFolder:
         self._lock = take_lock(path)
         self.record: dict[str, Any] = {}
         self.settings_before: Mapping[str, Any] | None = None
+        self.copied_from: str | None = None
         self._kept: dict[str, Any] = {}
 
     def tokenizer_before(self) -> Mapping[str, Any] | None:
@@ -87,6 +88,7 @@ class RunFolder:
         if origins is not None:
             self.record["origins"] = dict(origins)
         self.record.setdefault("id", uuid4().hex)
+        self._note_place()
         is_first = self.settings_before is None
         self._kept = deepcopy(self.record) if is_first else self._kept
         self.record["start"] = {"time": datetime.now(UTC).isoformat(), "is_first": is_first}
@@ -138,6 +140,18 @@ class RunFolder:
         """Return the number of times that the run has continued on purpose with other data."""
         return sum("data" in entry for entry in self.record["history"])
 
+    def _note_place(self) -> None:
+        """Record the place of the folder, and give a copy whose original is still there an id of its own.
+
+        Trackers, ledger and archive know a run by its id: two runs of one id would replace each other's data.
+        """
+        former, here = self.record.get("folder"), str(self.path.absolute())
+        self.record["folder"] = here
+        if isinstance(former, str) and former != here and _is_at(Path(former), self.record["id"], self.path):
+            self.record["history"].append({"time": _now(), "copied_from": former, "id": self.record["id"]})
+            self.record["id"], self.copied_from = uuid4().hex, former
+            RunLayout(self.path).trackers.unlink(missing_ok=True)  # the new run of each lacks all metrics
+
     def _refuse_orphans(self) -> None:
         if RunLayout(self.path).holds_checkpoints:
             msg = f"{self.path} holds checkpoints but no {RECORD} that describes them: set it aside with --fresh"
@@ -157,6 +171,14 @@ class RunFolder:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _is_at(folder: Path, identity: str, other: Path) -> bool:
+    """Return whether another folder than ``other`` holds the run of this id."""
+    try:
+        return not folder.samefile(other) and read_record(folder).get("id") == identity
+    except (OSError, StateError, ValueError):
+        return False
 
 
 def replace_record(path: Path, text: str) -> None:
@@ -181,6 +203,8 @@ def read_record(path: Path) -> dict[str, Any]:
         _check_members(record)
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{path} is not a run folder: it has no {RECORD}"
+        if (path / STUDY_RECORD).is_file():
+            msg = f"{path} is a study of tune: name the run folder of a trial, such as {path / 'trial-0000'}"
         raise StateError(msg) from error
     except OSError as error:
         msg = f"{path / RECORD} cannot be read: {error.strerror}"
@@ -234,9 +258,10 @@ def _is_version(entry: object) -> bool:
 
 
 def is_unwritten(path: Path) -> bool:
-    """Return whether the folder ``path`` holds the lock of a start and no other file of a run yet."""
+    """Return whether the folder ``path`` holds the lock of a start and no other file of a run or of a study yet."""
     layout = RunLayout(path)
-    return layout.lock.is_file() and not layout.record.exists() and not layout.checkpoints.exists()
+    others = (layout.record, layout.checkpoints, path / STUDY_RECORD)
+    return layout.lock.is_file() and not any(other.exists() for other in others)
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

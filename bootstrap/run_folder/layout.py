@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 RECORD = "run.json"
 """The record of a run, also as a part of each of its checkpoints."""
+STUDY_RECORD = "study.json"
+"""The record of a study of `tune`, whose trials are run folders in its own folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from typing_extensions import override
 
+from holdfast.bootstrap.run_folder.changed_settings import told_changes
 from holdfast.bootstrap.run_folder.folder import RunFolder, changed_settings, is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.run_folder.post_mortem import write_before_training
@@ -143,6 +144,12 @@ class SharedRunFolder:
     def settings_before(self) -> Mapping[str, Any] | None:
         """Return the settings of the last start, None for a new run and on all ranks but the first."""
         return None if self._own is None else self._own.settings_before
+
+    def told_changes(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """Return sentences on changes since the last start, of the place and to ``settings``, on the first rank."""
+        former = None if self._own is None else self._own.copied_from
+        text = f"this is a copy of {former}, which is still there: from here on it is a run of its own, with another id"
+        return [*([] if former is None else [text]), *told_changes(self.settings_before or {}, settings)]
 
     @property
     def run_id(self) -> str:

@@ -14,7 +14,7 @@ from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import read_regular, regular
 from holdfast.bootstrap.run_folder.folder import changed_settings, is_for_all_ranks
-from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout
 from holdfast.configs.run_names import is_below
 from holdfast.domain.errors import ConfigurationError, StateError
 
@@ -35,7 +35,7 @@ class StudyLayout:
     @property
     def record(self) -> Path:
         """Return the file with the settings and the space of the study."""
-        return self.root / "study.json"
+        return self.root / STUDY_RECORD
 
     @property
     def journal(self) -> Path:

@@ -58,6 +58,7 @@ _CHARTS = (
     _Chart("Bits per byte of the held-out documents", ("eval_bits_per_byte",)),
     _Chart("Reward margin", ("reward_margin", "eval_reward_margin")),
     _Chart("Pairs in the right order", ("reward_accuracy", "eval_reward_accuracy"), "percent"),
+    _Chart("Rewards of held-out replies", ("eval_reward_chosen", "eval_reward_rejected")),
     _Chart("Learning rate", ("lr",)),
     _Chart("Gradient norm", ("grad_norm",)),
     _Chart("Tokens per second", ("tokens_per_second",), begins_at_zero=True),
@@ -74,6 +75,8 @@ _TITLES = {
     "eval_reward_margin": "held-out",
     "reward_accuracy": "training",
     "eval_reward_accuracy": "held-out",
+    "eval_reward_chosen": "chosen",
+    "eval_reward_rejected": "rejected",
 }
 
 

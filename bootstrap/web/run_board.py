@@ -13,17 +13,33 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.bootstrap.run_folder.folder import is_unwritten
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
+from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_SCANS = 3.0
 _SHARE_OF_SCANS = 20
 _DEEPEST = 4
 _CAN_BE_ASKED = ("training", "starting")
+_UNKNOWN = (
+    *("id", "phase", "created", "last_sign", "first_step", "tokens", "share", "tokens_per_second", "time_left", "loss"),
+    *("eval_loss", "best_eval_loss", "best", "memory_bytes", "memory_limit", "device", "parameters", "ranks"),
+)
+_NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(_UNKNOWN),
+    **dict.fromkeys(("step", "records", "generation", "notes", "samples", "checkpoints", "rejected"), 0),
+    **dict.fromkeys(("data", "asked", "metrics"), ()),
+    "state": "unreadable",
+    "loaded": 1.0,
+    "budget": {"steps": None, "tokens": None},
+    "goodput": {"share": 0.0, "seconds": {}, "starts": 0},
+}
+"""The summary of a run of which nothing can be shown."""
 _log = logging.getLogger(__name__)
 
 
@@ -68,7 +84,7 @@ class RunBoard:
         return {
             "epoch": self.epoch,
             "version": self.version,
-            "runs": [{"number": number} | view.summary() for number, view in enumerate(self.views)],
+            "runs": [{"number": number} | _summary_of(view) for number, view in enumerate(self.views)],
         }
 
     def look(self) -> bool:
@@ -137,10 +153,20 @@ class RunBoard:
             self._is_closed.wait(0.01 if is_loading else _SECONDS_BETWEEN_LOOKS)
 
 
+def _summary_of(view: RunView) -> dict[str, Any]:
+    """Return the summary of a run; one whose files hold other values than a run writes does not hide the others."""
+    try:
+        return view.summary()
+    except Exception as error:  # noqa: BLE001  any value may be in a file
+        _log.exception("%s cannot be shown", view.folder)
+        problem = f"{view.folder} cannot be read: {describe(error)}"
+        return {**_NOTHING, "name": view.name, "path": str(view.folder), "problem": problem}
+
+
 def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:
     """Yield ``folder`` if it is a run or holds no other folder of one, else the runs in it, sorted by name."""
     layout = RunLayout(folder)
-    if layout.record.exists() or layout.lock.exists() or depth == 0:
+    if layout.record.exists() or is_unwritten(folder) or depth == 0:
         yield folder
         return
     runs = [each for each in _folders_in(folder) if not each.name.startswith(".") and _holds_run(each, depth - 1)]

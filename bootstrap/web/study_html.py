@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STYLES = ("theme.css", "report.css", "study.css")
 _KEYS = {
     "History": "A filled circle is a complete trial, a hollow one was pruned; the line is the best value so far.",
-    "Learning curves": "Green is the best trial; trials in another colour were pruned or failed.",
+    "Learning curves": "Green is the best trial, blue are other complete ones, yellow pruned and red failed ones.",
     "Parallel coordinates": "A line is a trial: the darker, the better its value; green is the best one.",
 }
 
@@ -69,7 +69,7 @@ def _charts(facts: StudyFacts) -> Iterator[str]:
     }
     for title, chart in charts.items():
         if chart:
-            yield f'<section><h2>{title}</h2>{chart}<p class="key">{_KEYS[title]}</p></section>'
+            yield f'<section><h2>{title}</h2><div class="wide">{chart}</div><p class="key">{_KEYS[title]}</p></section>'
 
 
 def _best(facts: StudyFacts) -> Iterator[str]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.handlers.log_events import sentence_of
@@ -26,7 +27,6 @@ from holdfast.ports.monitor import RunDescription
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import ExitStack
-    from pathlib import Path
 
     from holdfast.application.handlers.watch_compilation import Compilations
     from holdfast.bootstrap.wiring.screen import Screen
@@ -53,6 +53,11 @@ def open_monitors(
     sections = [] if "monitors" in overrides else settings.monitors
     keys: list[str | None] = [_key(section, settings) for section in sections]
     keys += [None] * (len(named) - len(keys))  # those of the host get no metrics of earlier starts
+    if record is not None:
+        for section, key in zip(sections, keys, strict=False):
+            place = _file_of(section, settings.run.directory)
+            if key is not None and place is not None and not place.exists() and record.sent(key):
+                record.note_sent(key, 0)  # it was removed, and begins anew
     threads = [
         MonitorThread(name, monitor, None if name.startswith(_WITHOUT_PAST) else record, key=key)
         for (name, monitor), key in zip(named, keys, strict=True)
@@ -104,6 +109,23 @@ def _key(section: Any, settings: TrainSettings) -> str:
         place["tracking_uri"] = usual
     text = json.dumps(mask(place), sort_keys=True)
     return f"{section.kind} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _file_of(section: Any, folder: Path) -> Path | None:
+    """Return the file or the folder in which a monitor of the run in ``folder`` stores metrics, None if unknown."""
+    layout = RunLayout(folder)
+    match section.kind:
+        case "sqlite":
+            return Path(section.path or layout.metrics_database)
+        case "tensorboard":
+            return layout.tensorboard
+        case "wandb" if section.mode == "offline":
+            return folder / "wandb"
+        case "mlflow" if section.tracking_uri is None and "MLFLOW_TRACKING_URI" not in os.environ:
+            return folder.absolute().parent / "mlflow.db"
+        case "trackio" if section.dir is not None:
+            return Path(section.dir) / f"{section.project}.db"
+    return None
 
 
 def _build(section: Any, built_in: Mapping[str, Callable[[Any], Any]]) -> Monitor:

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, BinaryIO, final
 
 import psutil
 
@@ -122,8 +122,7 @@ class EvaluateProcess:
         try:
             self._layout.suites.mkdir(parents=True, exist_ok=True)
             self._remove_model_of_last()
-            self._log.write_bytes(b"")
-            with self._log.open("ab") as log, self._answer.open("wb") as answer:
+            with _new_file(self._log) as log, _new_file(self._answer) as answer:
                 self._process = subprocess.Popen(  # noqa: S603  this program
                     self._command(step),
                     stdin=subprocess.DEVNULL,
@@ -213,7 +212,7 @@ class EvaluateProcess:
         if now < self._next_look and not has_ended:
             return
         self._next_look = now + _SECONDS_BETWEEN_LOOKS
-        with suppress(OSError), os.fdopen(os.open(self._log, os.O_RDWR | os.O_APPEND), "rb") as log:
+        with suppress(OSError), os.fdopen(os.open(self._log, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW), "rb") as log:
             limit_log(log.fileno())
 
     def _clear(self) -> None:
@@ -244,6 +243,12 @@ class EvaluateProcess:
     def _write(self, kept: Mapping[int, bool]) -> None:
         self._layout.suites.mkdir(parents=True, exist_ok=True)
         replace_file(self._list, json.dumps(dict(sorted(kept.items()))).encode())
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Open an empty file at ``path`` for appending, in place of one that is there, which may be a link or a pipe."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666), "wb")
 
 
 def _yield_to_others(process: int) -> None:

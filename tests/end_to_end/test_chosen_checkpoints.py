@@ -88,6 +88,16 @@ def test_a_checkpoint_copied_elsewhere_is_used_by_itself(home, tmp_path):
     assert weights in process.stderr
 
 
+def test_a_damaged_checkpoint_that_was_chosen_is_named(home, tmp_path):
+    """Of the oldest checkpoint too, the error says that it is damaged, not that there is none."""
+    shutil.copytree(home / RUN, tmp_path / RUN)
+    spoil(tmp_path / RUN / "checkpoints/checkpoint-5/model.safetensors")
+    process = run_here("generate", RUN, "--step", "5", cwd=tmp_path)
+    assert process.returncode == 4
+    assert "checkpoint-5 of runs/default is damaged" in process.stderr
+    assert "was quarantined: choose another step" in process.stderr
+
+
 @pytest.mark.parametrize("command", [["generate"], ["evaluate"], ["inspect"]])
 def test_a_step_that_is_not_there_is_told_with_those_that_are(home, command):
     """A step without a checkpoint ends with 4 and a sentence that names the steps there are."""

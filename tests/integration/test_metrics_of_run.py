@@ -33,6 +33,18 @@ def of_lines(folder):
     return {(r["step"], name): float(value) for r in records for name, value in r.items() if name != "step"}
 
 
+def test_a_database_that_was_removed_gets_all_steps_again(tmp_path):
+    """A file of a tracker that is gone begins anew with the metrics of all earlier starts."""
+    settings = [*tiny(corpus(tmp_path)), "monitors=[jsonl, sqlite]", "evaluation.every=0"]
+    for steps in (3, 6):
+        (tmp_path / "runs/default/metrics.sqlite").unlink(missing_ok=True)
+        trained = run_here("train", *settings, f"run.budget.steps={steps}", cwd=tmp_path)
+        assert trained.returncode == 0, trained.stderr
+    with closing(sqlite3.connect(tmp_path / "runs/default/metrics.sqlite")) as connection:
+        rows = connection.execute("SELECT DISTINCT step FROM metrics ORDER BY step").fetchall()
+    assert rows == [(step,) for step in sorted({step for step, _ in of_lines(tmp_path / "runs/default")})]
+
+
 def test_every_step_is_in_each_database_once(tmp_path, postgres, monkeypatch):
     """After a run that was continued, both databases have the values of ``metrics.jsonl``, and the file the last."""
     import psycopg

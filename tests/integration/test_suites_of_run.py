@@ -68,6 +68,23 @@ def test_the_log_of_a_suite_is_limited(tmp_path, stand_in, monkeypatch):
     assert len(log) < 12000
 
 
+def test_links_and_pipes_in_the_folder_are_replaced(tmp_path, stand_in):
+    """A run folder of others cannot lead the output of a suite to a file elsewhere, nor hold up the run."""
+    stand_in(f"print('noise', file=sys.stderr)\n{ANSWER}")
+    (tmp_path / "victim").write_text("precious")
+    folder = tmp_path / "run/suites"
+    folder.mkdir(parents=True)
+    (folder / "answer.json").symlink_to(tmp_path / "victim")
+    os.mkfifo(folder / "log.txt")
+    process = EvaluateProcess(tmp_path / "run", ["own"], device="cpu", timeout_seconds=60, trust={})
+    process.start(3)
+    while (outcome := process.outcome()) is None:
+        time.sleep(0.05)
+    assert outcome.results == RESULTS
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (folder / "log.txt").read_text() == "noise\n"
+
+
 def test_results_are_metrics_of_the_checkpoint_s_step(tmp_path, stand_in):
     """The last checkpoint is evaluated, waited for, and shown with its results; nothing is left pinned."""
     stand_in(ANSWER)

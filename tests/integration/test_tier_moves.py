@@ -13,7 +13,7 @@ from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.adapters.state_store.tier_migration import TierMigrator
 from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.domain.checkpoints.retention import Retention
+from holdfast.domain.checkpoints.retention import Retention, RollBackFloor
 from holdfast.domain.checkpoints.tiers import DiskBudget, Phase, Tier
 from holdfast.domain.commands import AcknowledgeArchive, AcknowledgeMove
 from holdfast.ports.testing.snapshots import snapshot_of
@@ -152,6 +152,16 @@ def test_the_archive_keeps_the_last_copy_of_what_is_kept_for_ever(tmp_path, stor
         save(store, *range(1, 8))
         assert steps_of(store) == [6, 7]
     assert copies_in(tmp_path) == [3, 6, 7]
+
+
+def test_the_archive_keeps_the_best_checkpoint_and_tells_what_it_deletes(tmp_path, store_with, told):
+    """The best by early stopping has a copy whatever the retention of the archive, and deletions are told."""
+    with store_with(copies=2) as store:
+        store.spare(RollBackFloor(1, 1, best=2))
+        save(store, *range(1, 7))
+    assert copies_in(tmp_path) == [2, 5, 6]
+    deleted = [step for each in told if isinstance(each, AcknowledgeArchive) for step in each.deleted]
+    assert deleted == [1, 3, 4]
 
 
 def test_a_milestone_that_has_left_is_replaced_by_none(store_with):

@@ -295,6 +295,38 @@ def test_a_run_that_begins_later_is_added(tmp_path, monkeypatch):
         assert len(client.json("/api/state")[1]["runs"]) == 2
 
 
+def test_a_run_with_odd_files_does_not_hide_the_others(tmp_path):
+    """A run whose files hold values that no run writes is shown as far as possible, and the others go on."""
+    for name in ("good", "odd", "step"):
+        make_run(tmp_path / name)
+    record = json.loads((tmp_path / "odd/run.json").read_text())
+    record |= {"history": [{"time": 5, "changed": {"a": [1, 2]}}, {"time": "x", "changed": {"a": 1}}], "origins": -0.0}
+    (tmp_path / "odd/run.json").write_text(json.dumps(record))
+    (tmp_path / "odd/goodput.jsonl").write_text(f'{{"began": 1{"0" * 400}, "time": 2, "step": 1, "seconds": {{}}}}\n')
+    (tmp_path / "step/metrics.jsonl").write_text('{"step": 9223372036854775808, "loss": "x"}\n')
+    with served([tmp_path]) as client:
+        add_steps(tmp_path / "good", range(1, 5))
+        status, state = client.json("/api/state")
+        assert status == 200
+        assert {run["name"]: run["step"] for run in state["runs"]}["good"] == 4
+        for number in range(3):
+            assert client.json(f"/api/runs/{number}/settings")[0] == 200
+        add_steps(tmp_path / "good", range(5, 9))
+        assert {run["name"]: run["step"] for run in client.json("/api/state")[1]["runs"]}["good"] == 8
+
+
+def test_the_trials_of_a_study_are_runs(tmp_path):
+    """A study, whose folder is locked during its search, stands for its trials."""
+    make_run(tmp_path / "search/trial-0000")
+    (tmp_path / "search/study.json").write_text("{}")
+    (tmp_path / "search/LOCK").touch()
+    with closing(RunBoard([tmp_path])) as board:
+        assert [view.name for view in board.views] == ["trial-0000"]
+    process = run_here("explain", "search", cwd=tmp_path)
+    assert process.returncode == 4
+    assert "search is a study of tune: name the run folder of a trial, such as search/trial-0000" in process.stderr
+
+
 def test_folders_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):
     """A folder of runs is shown although one of the folders in it may not be read."""
     make_run(tmp_path / "runs/first")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import BinaryIO
 
 _TRIES = 3
 _REASON = "it is a pipe, a device, a socket or a folder in place of a file: remove it"
+_LINK = "it is a symbolic link in place of a file, which could lead anywhere: remove it"
 
 
 class IrregularFileError(OSError):
@@ -44,9 +43,14 @@ def read_alike(path: Path) -> bytes:
 def regular(path: str, flags: int) -> int:
     """Return a descriptor as ``os.open`` does, to be the ``opener`` of ``open``.
 
-    Raises ``IrregularFileError`` if ``path`` is not a regular file.
+    Raises ``IrregularFileError`` if ``path`` is not a regular file, or is to be written and is a symbolic link, which
+    may lead out of the run folder.
     """
     check_regular(path)  # a device is better not opened at all
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        if Path(path).is_symlink():
+            raise IrregularFileError(errno.ELOOP, _LINK, path)
+        flags |= os.O_NOFOLLOW
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

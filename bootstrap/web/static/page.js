@@ -113,7 +113,7 @@ async function confirmAndAct(action) {
   byId("confirm-title").textContent = isStop ? `Stop ${run.name}?` : `Save a checkpoint of ${run.name}?`;
   byId("confirm-text").textContent = isStop
     ? "The run saves a checkpoint after the current step and ends. The command that started it continues it from there."
-    : "The run saves a checkpoint after the current step and goes on.";
+    : "The run saves a checkpoint after the current step and goes on. Later checkpoints replace it like any other, unless it is pinned.";
   const yes = byId("confirm-yes");
   yes.textContent = isStop ? "Save and stop" : "Save";
   yes.className = isStop ? "danger" : "primary";

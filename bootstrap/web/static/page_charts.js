@@ -3,12 +3,14 @@ import { Curves, Unreachable } from "./page_data.js";
 import { byId, bytes, make } from "./page_format.js";
 
 const { LineChart, linkCharts } = window;
+const OF_PAIRS = ["training", "held-out"];
 const CHARTS = [
-  { names: ["loss"], title: "Loss", note: "nats per token, or per pair of preferences", isLarge: true, canLog: true, smooth: true },
+  { names: ["loss"], title: "Loss", isLarge: true, canLog: true, smooth: true },
   { names: ["eval_loss"], title: "Evaluation loss", style: "both", canLog: true },
   { names: ["eval_bits_per_byte"], title: "Bits per byte", style: "both", canLog: true },
-  { names: ["reward_margin"], title: "Reward margin", smooth: true },
-  { names: ["reward_accuracy"], title: "Pairs in the right order", format: "percent", smooth: true },
+  { names: ["reward_margin", "eval_reward_margin"], title: "Reward margin", smooth: true, labels: OF_PAIRS },
+  { names: ["reward_accuracy", "eval_reward_accuracy"], title: "Pairs in the right order", format: "percent", smooth: true, labels: OF_PAIRS },
+  { names: ["eval_reward_chosen", "eval_reward_rejected"], title: "Rewards of held-out replies", style: "both", labels: ["chosen", "rejected"] },
   { names: ["grad_norm"], title: "Gradient norm", canLog: true, smooth: true },
   { names: ["lr"], title: "Learning rate" },
   { names: ["tokens_per_second"], title: "Tokens per second", smooth: true, zero: true, noBand: true },
@@ -95,8 +97,10 @@ export class ChartBoard {
       : [summary.first_step, summary.step, ...firstSteps(all.points)]));
     const domain = ends.length ? [Math.min(...ends), Math.max(...ends, Math.min(...ends) + 1)] : undefined;
     const marks = this.options.marks ? this._marks() : [];
+    const unit = this._runs.some(({ summary }) => summary.metrics.includes("reward_margin")) ? "pair" : "token";
     for (const entry of this._charts.values()) {
       const { chart, names, spec } = entry;
+      if (spec.isLarge) chart.update({ title: `${spec.title}, nats per ${unit}` });
       const series = this._runs.flatMap((run) => names.flatMap((name, place) => this._series(run, name, spec, place)));
       const limits = spec.hasLimit ? this._memoryLimits() : [];
       if (domain) series.push(...limits.map((limit) => limitLine(limit, domain)));
@@ -126,12 +130,15 @@ export class ChartBoard {
     const points = source.points[name];
     if (!points || !points.x.length) return [];
     const many = this._runs.length > 1;
-    const label = spec.names.length > 1 ? (many ? `${run.name} ${name}` : name) : run.name;
+    const own = spec.labels?.[place] ?? name;
+    const label = spec.names.length > 1 ? (many ? `${run.name} ${own}` : own) : run.name;
+    const isEvaluation = name.startsWith("eval");
     const isSparse = points.x.length <= MOST_DOTS;
     const stride = 1 + Math.max(...this._runs.map(({ color }) => color)); // lines of one run have further colours
     return [{
       name: label, x: points.x, y: points.y, ...(spec.noBand ? {} : { low: points.low, high: points.high }),
-      style: points.x.length === 1 || (spec.style === "both" && isSparse) ? "both" : "line", smooth: Boolean(spec.smooth),
+      style: points.x.length === 1 || ((spec.style === "both" || isEvaluation) && isSparse) ? "both" : "line",
+      smooth: Boolean(spec.smooth) && !isEvaluation,
       color: many || spec.names.length === 1 ? run.color + place * stride : place,
     }];
   }
@@ -195,7 +202,7 @@ export class ChartBoard {
     const element = make("div", { className: spec.isLarge ? "large" : spec.names.length > 1 ? "" : "plain" });
     parent.append(element);
     const chart = new LineChart(element, {
-      title: spec.note ? `${spec.title}, ${spec.note}` : spec.title, format: spec.format || "number",
+      title: spec.title, format: spec.format || "number",
       zero: Boolean(spec.zero), height: spec.isLarge ? 300 : 170,
     });
     return { chart, element, parent, spec, names: spec.names, isMore: Boolean(spec.isMore), isNew: true };

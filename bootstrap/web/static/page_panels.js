@@ -10,6 +10,13 @@ const USES = [
 const GOOD_STATES = new Set(["verified", "written"]);
 const SIGNS = { warning: "\u25b2 ", error: "\u2715 " };
 
+/* Return the best evaluation in words, "" without one: by the metric of early stopping, or by loss. */
+function bestOf({ best, eval_loss: last }) {
+  if (best === null || (best.metric === "eval_loss" && last === null)) return "";
+  const name = best.metric === "eval_loss" ? "" : ` ${best.metric.replace("eval_", "").replaceAll("_", " ")}`;
+  return `best${name} ${loss(best.value)}${name ? ` at step ${whole(best.step)}` : ""}`;
+}
+
 export function showHead(summary, isReadOnly) {
   const { state, phase } = summary;
   byId("run-name").textContent = summary.name;
@@ -48,7 +55,7 @@ export function showProgress(summary) {
   const limit = summary.memory_limit;
   const figures = [
     ["Loss", loss(summary.loss)],
-    ["Evaluation", loss(summary.eval_loss), summary.best_eval_loss === null ? "" : `best ${loss(summary.best_eval_loss)}`],
+    ["Evaluation", loss(summary.eval_loss), bestOf(summary)],
     ["Tokens/s", summary.tokens_per_second === null ? "–" : compact(summary.tokens_per_second), "recent"],
     ["Goodput", summary.goodput.starts ? percent(summary.goodput.share) : "–",
       summary.goodput.starts > 1 ? `${summary.goodput.starts} starts` : ""],
@@ -90,10 +97,10 @@ export function showCheckpoints(found) {
     const saved = each.saved ? ago(each.saved) : "";
     return make("tr", {}, make("td", { className: "number" }, whole(each.step)),
       make("td", {}, make("span", { className: level, title: each.problem || "" }, each.state), marks.length ? ` · ${marks.join(" · ")}` : ""),
-      make("td", { className: "number" }, bytes(each.bytes)), make("td", { className: "number" }, loss(each.eval_loss ?? each.loss)),
+      make("td", { className: "number" }, bytes(each.bytes)), make("td", { className: "number" }, loss(each.eval_loss)),
       make("td", { className: "soft", title: each.saved ? `${clock(each.saved)}, ${each.reason}` : "" }, saved));
   });
-  show(byId("checkpoints"), head(["step", 1], ["state"], ["size", 1], ["loss", 1], ["saved"]), make("tbody", {}, ...rows));
+  show(byId("checkpoints"), head(["step", 1], ["state"], ["size", 1], ["eval loss", 1], ["saved"]), make("tbody", {}, ...rows));
 }
 
 /* Show the events except evaluations and saves, which the curves and the table have; `onStep(step)` shows one. */

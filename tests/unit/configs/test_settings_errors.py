@@ -306,6 +306,14 @@ def test_early_stopping_needs_evaluations(overrides, reason):
     load_settings([], overrides, {})
 
 
+def test_a_name_with_dots_in_a_file_is_explained(tmp_path):
+    """In a file sections are nested; the error says how, and does not suggest the name that was written."""
+    (tmp_path / "own.yaml").write_text("run.budget.steps: 5\n")
+    message = complaint(files=[tmp_path / "own.yaml"])
+    assert "did you mean" not in message
+    assert "write its sections below each other, as run: {budget: {steps: ...}}" in message
+
+
 def test_a_metric_that_no_evaluation_has_is_refused():
     """Early stopping follows a metric of evaluations, not one of steps."""
     message = complaint("recovery.early_stopping.metric=grad_norm")

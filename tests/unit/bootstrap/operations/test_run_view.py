@@ -105,6 +105,27 @@ def test_a_loss_that_is_no_number_is_not_hidden_by_an_earlier_one(tmp_path):
     assert (found["loss"], found["eval_loss"], found["best_eval_loss"]) == (None, None, 3.0)
 
 
+def test_the_best_evaluation_is_that_of_early_stopping(tmp_path):
+    """By the metric of early stopping an evaluation with a higher loss may be the best; without it the loss decides."""
+    chosen = {"recovery": {"early_stopping": {"patience": 3, "metric": "eval_reward_accuracy"}}}
+    lines = [(1, 0.5, 0.25), (2, 0.7, 0.75), (3, 0.6, 0.75)]
+    for name, settings, expected in (
+        ("one", chosen, {"metric": "eval_reward_accuracy", "value": 0.75, "step": 2}),
+        ("two", {}, {"metric": "eval_loss", "value": 0.5, "step": 1}),
+    ):
+        folder = make_run(tmp_path / name, settings=settings)
+        records = [{"step": step, "eval_loss": loss, "eval_reward_accuracy": share} for step, loss, share in lines]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        assert RunView(folder).read_all().best_evaluation() == expected
+
+
+def test_the_reason_of_a_failed_start_is_a_note(tmp_path):
+    """A start that ended before it trained has no event; its error is among the events all the same."""
+    folder = make_run(tmp_path / "run", start={"time": STARTED, "phase": "reading data", "error": "DataError: no text"})
+    (note,) = RunView(folder).read_all().notes
+    assert (note.level, note.text) == ("error", "the last start ended while it was reading data: DataError: no text")
+
+
 def test_a_folder_that_cannot_be_read_for_a_moment_is_read_later(tmp_path, monkeypatch):
     """An error of the file system is shown as a problem while it lasts, and nothing is lost or doubled after it."""
     folder = make_run(tmp_path / "run")

@@ -1,4 +1,5 @@
 import json
+import shutil
 from contextlib import closing, nullcontext
 from copy import deepcopy
 
@@ -40,6 +41,33 @@ def test_ranks_may_differ_in_what_no_step_depends_on(theirs, tmp_path):
         folder.begin(SETTINGS)
         folder.write()
     assert json.loads((tmp_path / "run.json").read_text())["settings"]["model"] == SETTINGS["model"]
+
+
+def begun(place):
+    """Begin the run in ``place`` again; return its record, and what is told of its changes."""
+    with closing(SharedRunFolder(place, SingleProcessGroup())) as folder:
+        folder.begin(SETTINGS)
+        told = folder.told_changes(SETTINGS)
+        folder.write()
+    return json.loads((place / "run.json").read_text()), told
+
+
+def test_a_copy_of_a_run_is_another_run_unless_the_original_is_gone(tmp_path):
+    """Trackers and archives know a run by its id, so a copy gets its own one, once, and a moved folder keeps it."""
+    first, _ = begun(tmp_path / "first")
+    (tmp_path / "first/trackers.json").write_text('{"sqlite": 30}')
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    copy, told = begun(tmp_path / "copy")
+    assert copy["id"] != first["id"]
+    assert copy["history"][-1]["copied_from"] == str(tmp_path / "first")
+    assert len(told) == 1
+    assert told[0].startswith(f"this is a copy of {tmp_path / 'first'}, which is still there: from here on it is a run")
+    assert not (tmp_path / "copy/trackers.json").exists()
+    assert (begun(tmp_path / "copy")[0]["id"], begun(tmp_path / "first")[0]["id"]) == (copy["id"], first["id"])
+    assert (tmp_path / "first/trackers.json").exists()
+    (tmp_path / "first").rename(tmp_path / "moved")
+    moved, told = begun(tmp_path / "moved")
+    assert (moved["id"], list(told)) == (first["id"], [])
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("huggingface", True), ("files", False)])
