@@ -12,6 +12,7 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector, is_checkpoint
 from holdfast.adapters.state_store.manifest import SCHEMA
+from holdfast.bootstrap.operations.run_checkpoints import best_among
 from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.error_messages import one_line
@@ -73,13 +74,13 @@ def _run(path: Path, folder: Path, shown: _Hashing, *, hashing: bool, copies: Co
         msg = f"{path} holds no checkpoints{others and ' but'}{others}: name a run that has some, such as runs/default"
         raise StateError(msg)
     figures = _figures(RunLayout(folder).metrics, {_step(report) for report in store.checkpoints})
-    suites = _suites(RunLayout(folder).evaluations)
+    suites, best = _suites(RunLayout(folder).evaluations), best_among(store.checkpoints)
     return {
         "run": str(path),
         "sound": not any(report.problems for report in store.checkpoints),
         "checkpoints": [
             _summary(report, hashing=hashing)
-            | {"step": _step(report), "pinned": _step(report) in store.pinned}
+            | {"step": _step(report), "best": _step(report) == best, "pinned": _step(report) in store.pinned}
             | {"tiers": ["disk", "archive"] if _step(report) in (copies or ()) else ["disk"]}
             | figures[_step(report)]
             | {"suites": suites.get(_step(report), {})}
@@ -237,6 +238,7 @@ def _run_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
 def _also(checkpoint: Mapping[str, Any]) -> Sequence[str]:
     """Return further remarks on a checkpoint in a run."""
     facts = {
+        "best": checkpoint["best"],
         "pinned": checkpoint["pinned"],
         "encrypted": checkpoint["key"] is not None,
         "archived": "archive" in checkpoint["tiers"],

@@ -36,7 +36,7 @@ class RunFigures:
     """The figures of a run, as far as they are recorded.
 
     ``loss`` is that of the last recorded step, ``eval_loss`` and ``best_eval_loss`` are those of the last and of the
-    best evaluation.
+    best evaluation. ``eval_reward_accuracy`` is that of the last evaluation of preferences.
     """
 
     step: int | None
@@ -44,6 +44,7 @@ class RunFigures:
     loss: float | str | None
     eval_loss: float | str | None
     best_eval_loss: float | None
+    eval_reward_accuracy: float | str | None = None
 
 
 @final
@@ -144,6 +145,7 @@ def _entry(path: Path, name: str) -> RunEntry:
             loss=last.get("loss"),
             eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,
             best_eval_loss=_best_evaluation(layout.events),
+            eval_reward_accuracy=evaluations[-1].get("eval_reward_accuracy") if evaluations else None,
         ),
         data_versions=list(newest.values()),
         started=record.get("created"),
@@ -229,8 +231,13 @@ def _lines(folder: Path, runs: Sequence[RunEntry], others: Mapping[str, str], wi
     yield f"{counted(len(runs), 'run')} below {folder}"
     if runs:
         header = ("run", "state", "step", "tokens", "loss", "eval", "best eval", "data", "started (UTC)", "ended (UTC)")
+        rows, columns, spare = [header, *map(_row, runs)], "<<>>>>><<<", (9, 3, 8, 5, 7, 4, 2)
+        if any(run.figures.eval_reward_accuracy is not None for run in runs):  # of preferences
+            shares = ["in order", *(_share(run.figures.eval_reward_accuracy) for run in runs)]
+            rows = [(*row, share) for row, share in zip(rows, shares, strict=True)]
+            columns += ">"
         yield ""
-        yield from table_within(width, "<<>>>>><<<", [header, *map(_row, runs)], (9, 3, 8, 5, 7, 4, 2))
+        yield from table_within(width, columns, rows, spare)
     if any(run.settings for run in runs):
         yield ""
         yield "settings that differ:"
@@ -263,6 +270,10 @@ def _number(value: float | str | None) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else one_line(value or "-")
+
+
+def _share(value: float | str | None) -> str:
+    return f"{value:.1%}" if isinstance(value, float) else one_line(value or "-")
 
 
 def _value(value: Any) -> str:

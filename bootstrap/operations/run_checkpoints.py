@@ -10,8 +10,10 @@ from holdfast.bootstrap.wiring.best_checkpoint import best_step
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from holdfast.adapters.state_store.checkpoint_inspection import CheckpointReport
 
 _LOADED = ("RunStarted", "RolledBack")
 
@@ -47,8 +49,7 @@ class CheckpointList:
         except (OSError, StateError):
             return []
         history = _History.of(events)
-        whole = [each for each in store.checkpoints if not each.problems]
-        best = best_step([each.manifest.info(each.name) for each in whole if each.manifest is not None])
+        best = best_among(store.checkpoints)
         found = []
         for report in store.checkpoints:
             manifest, step = report.manifest, int(report.name.partition("-")[2])
@@ -74,6 +75,12 @@ class CheckpointList:
         if history.saving is not None and history.saving not in there:
             found.append(_elsewhere(history.saving, "saving"))
         return sorted(found, key=lambda entry: entry["step"], reverse=True)
+
+
+def best_among(reports: Iterable[CheckpointReport]) -> int | None:
+    """Return the step of the checkpoint that ``--best`` selects, None if none was evaluated."""
+    whole = [report for report in reports if not report.problems]
+    return best_step([report.manifest.info(report.name) for report in whole if report.manifest is not None])
 
 
 @final

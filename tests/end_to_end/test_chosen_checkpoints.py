@@ -65,6 +65,8 @@ def test_the_best_is_that_of_the_lowest_evaluation_loss(home):
     inspected = run_here("inspect", RUN, "--best", cwd=home)
     assert inspected.returncode == 0, inspected.stderr
     assert inspected.stdout.startswith(f"{RUN}/checkpoints/checkpoint-{best}\n")
+    table = json.loads(run_here("inspect", RUN, "--json", cwd=home).stdout)
+    assert [each["step"] for each in table["checkpoints"] if each["best"]] == [best]
     report = json.loads(run_here("report", RUN, "--json", cwd=home).stdout)
     assert [each["step"] for each in report["runs"][0]["checkpoints"] if each["is_best"]] == [best]
 

@@ -95,6 +95,13 @@ def test_a_run_ends_when_all_pairs_are_in_the_right_order(home):
     )
     inspected = run_here("inspect", "run", "--best", cwd=home)
     assert f"checkpoint-{best}\n" in inspected.stdout
+    listed = json.loads(run_here("runs", ".", "--json", cwd=home).stdout)
+    assert listed["runs"][0]["eval_reward_accuracy"] == found[max(found)]
+    assert "in order" in run_here("runs", ".", cwd=home).stdout
+    assert "--best" in process.stdout.partition("try next:")[2]
+    report = json.loads(run_here("report", "run", "--json", cwd=home).stdout)["runs"][0]
+    best_evaluation = report["figures"]["best_evaluation"]
+    assert (best_evaluation["metric"], best_evaluation["step"]) == ("eval_reward_accuracy", best)
 
 
 def test_a_run_in_minutes_learns_preferences(home):
