@@ -85,10 +85,18 @@ class LibraryProcess:
         """Let the process end by itself; it has a limited time for that."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        for file in (self._process.stdin, self._process.stdout, self._errors):
+        for file in (self._process.stdin, self._process.stdout):
             with suppress(OSError):  # a request that the process did not read
                 file.close()
-        threading.Thread(target=self._process.wait, name=f"end of {self._name}", daemon=True).start()
+        threading.Thread(target=self._wait, name=f"end of {self._name}", daemon=True).start()
+
+    def _wait(self) -> None:
+        """Wait until the process has ended, while its output stays limited."""
+        while self._process.poll() is None:
+            self._limit_errors()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SECONDS_BETWEEN_LOOKS)
+        self._errors.close()
 
     def _answer(self, seconds: float) -> bytes:
         assert self._process.stdout is not None

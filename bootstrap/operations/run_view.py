@@ -292,6 +292,8 @@ class RunView:
         before = self._problem
         try:
             self._record, self._problem = (read_whole_record(self.folder) if stamp else {}), None
+            if stamp is None and self._record_stamp is not None:
+                self._problem = f"{self.folder} was removed or moved"
         except StateError as error:  # the next call reads it again
             self._problem = str(error)
             return self._problem != before
