@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -130,7 +130,7 @@ class AcknowledgeArchive(Command):
     location: str
     seconds: float
     problem: str | None = None
-    deleted: Sequence[int] = ()
+    deleted: Sequence[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class CheckpointArchived(Event):
     step: int
     location: str
     seconds: float
-    deleted: Sequence[int] = ()
+    deleted: Sequence[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _file_of(section: Any, folder: Path) -> Path | None:
         case "tensorboard":
             return layout.tensorboard
         case "wandb" if section.mode == "offline":
-            return folder / "wandb"
+            return layout.wandb
         case "mlflow" if section.tracking_uri is None and "MLFLOW_TRACKING_URI" not in os.environ:
             return folder.absolute().parent / "mlflow.db"
         case "trackio" if section.dir is not None:
