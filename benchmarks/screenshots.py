@@ -29,7 +29,11 @@ _ROOT = Path(__file__).resolve().parents[1]
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _ADDRESS = re.compile(r"https?://\S+")
 _PYTHON = "python -m application"
-_SETTINGS = ("evaluation.every=25", 'evaluation.prompts=["def main(arguments):", "class Queue:"]')
+_SETTINGS = (
+    "evaluation.every=25",
+    "state_store.every=25",
+    'evaluation.prompts=["def main(arguments):", "class Queue:"]',
+)
 _OTHER = ("run.name=lower-rate", "optimizer.learning_rate=3e-3")
 _KILLED_AFTER = 80
 _SECONDS_TO_TRAIN = 900

@@ -35,7 +35,7 @@ export function span(seconds) {
 
 export const ago = (time) => {
   const seconds = (Date.now() - Date.parse(time)) / 1000;
-  return seconds < 5 ? "just now" : `${span(seconds).replace(/ \d+ (s|min)$/, (rest) => (seconds > 7200 ? "" : rest))} ago`;
+  return seconds < 5 ? "just now" : `${span(seconds).split(" ").slice(0, 2).join(" ")} ago`;
 };
 
 const pad = (number) => String(number).padStart(2, "0");
