@@ -176,7 +176,9 @@ class RunFolder:
 def _is_at(folder: Path, identity: str, other: Path) -> bool:
     """Return whether another folder than ``other`` holds the run of this id."""
     try:
-        return not folder.samefile(other) and read_record(folder).get("id") == identity
+        if folder.samefile(other) or RunLayout(folder).lock.read_bytes() == RunLayout(other).lock.read_bytes():
+            return False  # also one file system that is mounted twice: the lock names this process
+        return read_record(folder).get("id") == identity
     except (OSError, StateError, ValueError):
         return False
 
