@@ -136,8 +136,10 @@ class ConsoleMonitor(Monitor):
         is_new = before is None or before.name != phase
         if not phase:
             self._phase = None
+        elif before is None or is_new:
+            self._phase = ShownPhase(phase, now, share, share, now)
         else:
-            self._phase = ShownPhase(phase, now, share, share) if is_new or before is None else before.at(share)
+            self._phase = before.at(share, now)
         if is_new:
             self._next_phase_line = now + self._shortest_phase if phase else math.inf
         if not self._closing.is_set():

@@ -10,6 +10,8 @@ from holdfast.domain.phase import BYTES, Amount
 
 _SOON = 2.0
 """Seconds after which the rate and the time left are shown."""
+_LONGEST_STILL = 3.0
+"""Seconds without progress after which they are hidden, unless progress takes longer."""
 _LONGEST_ESTIMATE = timedelta(days=999).total_seconds()
 
 
@@ -18,17 +20,19 @@ _LONGEST_ESTIMATE = timedelta(days=999).total_seconds()
 class ShownPhase:
     """The activity of a run since ``began``, in seconds of the console's clock.
 
-    ``now`` is the completed part, as a fraction or an amount, None if unknown; ``first`` is the one at the beginning.
+    ``now`` is the completed part, as a fraction or an amount, None if unknown, since ``changed``; ``first`` is the one
+    at the beginning. While ``now`` stands still for long, no rate and no time left are shown.
     """
 
     name: str
     began: float
     first: float | Amount | None
     now: float | Amount | None
+    changed: float
 
-    def at(self, part: float | Amount | None) -> Self:
-        """Return the same phase with another completed part."""
-        return replace(self, now=part)
+    def at(self, part: float | Amount | None, clock: float) -> Self:
+        """Return the same phase with the part that is completed at ``clock``."""
+        return self if part == self.now else replace(self, now=part, changed=clock)
 
     @property
     def share(self) -> float | None:
@@ -39,7 +43,7 @@ class ShownPhase:
         """Return the phase at ``clock`` as a line."""
         share, seconds = self.share, clock - self.began
         parts = [self.name, *([] if share is None else [f"{share:.0%}"]), f"{seconds:.0f} s"]
-        if seconds > _SOON:
+        if seconds > _SOON and clock - self.changed <= max(_LONGEST_STILL, self.changed - self.began):
             parts += self._speed(seconds)
         return " · ".join(parts)
 

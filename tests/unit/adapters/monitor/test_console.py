@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.monitor.console import ConsoleMonitor
 from holdfast.adapters.monitor.console_figures import Trend
+from holdfast.adapters.monitor.console_phase import ShownPhase
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.phase import Amount
 from holdfast.domain.training.budget import Budget
@@ -167,6 +168,14 @@ def test_a_long_phase_is_a_line_a_minute(clock):
     monitor.close()
     told = lines_of(file)
     assert [line.split(" · ")[:3] for line in told] == [["tokenizing", "20%", "1 s"], ["tokenizing", "40%", "61 s"]]
+
+
+@pytest.mark.parametrize(("later", "has_rate"), [(2.0, True), (8.0, False)])
+def test_a_phase_that_stands_still_has_no_rate(clock, later, has_rate):
+    """A rate of the past says nothing of the time left once nothing has happened for seconds."""
+    phase = ShownPhase("loading", 0.0, Amount(0, 90e6), Amount(0, 90e6), 0.0).at(Amount(9e6, 90e6), 1.0)
+    again = phase.at(Amount(9e6, 90e6), 1.0 + later)
+    assert again.text(1.0 + later) == f"loading · 10% · {1 + later:.0f} s" + (" · 3.0 MB/s · 27 s left" * has_rate)
 
 
 def test_a_phase_with_an_amount_has_a_rate_and_the_time_left(clock):
