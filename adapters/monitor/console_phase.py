@@ -29,10 +29,14 @@ class ShownPhase:
     first: float | Amount | None
     now: float | Amount | None
     changed: float
+    longest: float = 0.0
+    """The longest time between two changes of ``now``, in seconds."""
 
     def at(self, part: float | Amount | None, clock: float) -> Self:
         """Return the same phase with the part that is completed at ``clock``."""
-        return self if part == self.now else replace(self, now=part, changed=clock)
+        if part == self.now:
+            return self
+        return replace(self, now=part, changed=clock, longest=max(self.longest, clock - self.changed))
 
     @property
     def share(self) -> float | None:
@@ -43,7 +47,7 @@ class ShownPhase:
         """Return the phase at ``clock`` as a line."""
         share, seconds = self.share, clock - self.began
         parts = [self.name, *([] if share is None else [f"{share:.0%}"]), f"{seconds:.0f} s"]
-        if seconds > _SOON and clock - self.changed <= max(_LONGEST_STILL, self.changed - self.began):
+        if seconds > _SOON and clock - self.changed <= max(_LONGEST_STILL, 2.0 * self.longest):
             parts += self._speed(seconds)
         return " · ".join(parts)
 

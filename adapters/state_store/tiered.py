@@ -255,10 +255,12 @@ class TieredStateStore(StateStore):
             return CopyState.FAILED
         seconds = time.monotonic() - started
         deleted: Sequence[int] = ()
-        if self._phase is not Phase.RECOVERY:
-            self._migrator.enforce_disk_budget(self._phase)
-            deleted = self._migrator.apply_retention(self._retention, saved=step)
-        self._tell(AcknowledgeArchive(step, location, seconds, deleted=deleted))
+        try:
+            if self._phase is not Phase.RECOVERY:
+                self._migrator.enforce_disk_budget(self._phase)
+                deleted = self._migrator.apply_retention(self._retention, saved=step)
+        finally:  # the copy is there, whatever became of the others
+            self._tell(AcknowledgeArchive(step, location, seconds, deleted=deleted))
         return CopyState.READY
 
     def _delete_superseded(self) -> None:

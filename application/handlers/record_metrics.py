@@ -91,7 +91,7 @@ class RecordMetrics:
         self._is_at_end = self._has_stopped = False
         self._end: EndState | None = None
         self._step = 0
-        self._ready = -math.inf
+        self._completed = -math.inf
         self._memory_bytes = 0
         self._asked = -math.inf
         self._dropped = 0
@@ -191,11 +191,10 @@ class RecordMetrics:
         outcome, hardware = event.outcome, self._trainable.hardware
         supply = outcome.supply
         loss, grad_norm = outcome.loss, float(outcome.grad_norm)
-        # the loop runs ahead of a GPU: a step lasts from its start, or the end of the previous step, until its loss
-        # arrives; a loss that was there at once says nothing of the time at which this thread comes to read it
-        began = max(self._ready, completed - outcome.step_seconds - supply.wait_seconds)
-        self._ready = completed if outcome.is_on_host else self._clock()
-        tokens_per_second = outcome.num_tokens / max(self._ready - began, 1e-9)
+        # the engine waits for the losses: the time at which this thread comes to read them says nothing of the step
+        began = max(self._completed, completed - outcome.step_seconds - supply.wait_seconds)
+        self._completed = completed
+        tokens_per_second = outcome.num_tokens / max(completed - began, 1e-9)
         metrics = {
             "tokens": event.progress.tokens,
             "loss": loss,

@@ -256,18 +256,18 @@ class MonitorThread:
         self._has_begun = True
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._tracker is not None and not self._has_begun:
-            self._lose(step)
-            return
         try:
             self._note_unsent(step)
+            if self._tracker is not None and not self._has_begun:
+                self._lose(step)
+                return
             self.monitor.record(step, metrics)
         except (Exception, SystemExit):
             self._lose(step)
             raise
 
     def _note_unsent(self, step: int) -> None:
-        """Let ``history`` know that metrics of ``step`` are to come: anew after a roll-back, or results of suites."""
+        """Let ``history`` know that metrics from ``step`` on are to come: after a roll-back, or results of suites."""
         if self._history is None or self._tracker is None:
             return
         if self._sent is None:
@@ -316,6 +316,7 @@ class MonitorThread:
             self._sent = step
 
     def _rewind(self, step: int) -> None:
+        self._note_unsent(step + 1)  # later steps are taken again
         if not self._has_begun:
             return
         if step:

@@ -60,7 +60,11 @@ def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool
     settings = restore_settings(record["settings"])
     audit = audit_of(run, settings.state_store)
     AccessGuard([Role(name) for name in own_roles(os.environ)], audit.record).require(Role.DELETE, f"erasing in {run}")
-    with closing(RunFolder(run)), _archive(settings, record.get("id"), is_writing=is_sure) as archive, on_disk(run):
+    with (
+        closing(RunFolder(run)),  # a copy of another run gets an id of its own, and is kept from the other's archive
+        _archive(settings, read_record(run).get("id"), is_writing=is_sure) as archive,
+        on_disk(run),
+    ):
         eraser = Eraser(run.absolute(), FileOperations())
         places = [*_folders(eraser), *_copies(archive)]
         records = [] if steps else _records(run)

@@ -44,6 +44,8 @@ def return_to(
     directory = settings.run.directory
     read_record(directory)
     with closing(RunFolder(directory)) as folder:
+        for sentence in folder.sentences_on_copy:
+            report(sentence)
         alone = {"process_group": SingleProcessGroup()}  # the ranks meet for the run itself, not for this
         container = assemble(settings, directory, alone, report=report, keep_choice=folder.decide)
         folder.begin(dump_settings(with_former_tokenizer(settings, folder.tokenizer_before())))

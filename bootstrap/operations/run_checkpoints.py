@@ -103,6 +103,8 @@ class _History:
     def add(self, name: str, step: int, event: Mapping[str, Any]) -> None:
         if name in _LOADED:
             self.loaded |= {step} if step else set()
+            if name == "RolledBack":  # copies of later steps are deleted
+                self.archived = {each for each in self.archived if each <= step}
             self.saving = None
         elif name == "CheckpointStarted":
             self.saving = step

@@ -74,6 +74,7 @@ class RunView:
         self._record: Mapping[str, Any] = {}
         self._record_stamp: tuple[int, int] | None = None
         self._notes: list[RunNote] = []
+        self._notes_version = 0
         self._state = "starting"
         self._problem: str | None = None  # of the record
         self._fault: str | None = None  # of the last refresh
@@ -99,6 +100,7 @@ class RunView:
         changed += [self._restarts.poll(), self._events.poll(), self._checkpoints.has_changed()]
         if changed[0] or any(changed[-3:]):
             self._notes = self._all_notes()
+            self._notes_version += 1
         state = state_of(self.folder, self._record, self._events.records)
         changed += [state != self._state, self._metrics.overview is not None]
         self._state = state
@@ -222,7 +224,7 @@ class RunView:
             "records": self._metrics.steps.num_rows + self._metrics.evaluations.num_rows,
             "generation": self.generation,
             "loaded": self._metrics.share,
-            "notes": len(self._notes),
+            "notes": self._notes_version,
             "rejected": self._number("rejected") or 0.0,
             "samples": len(self._samples.records),
             "checkpoints": self._checkpoints.version,

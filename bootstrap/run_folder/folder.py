@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_alike
+from holdfast.adapters.shared.files.regular_file import read_alike, read_regular
 from holdfast.bootstrap.run_folder.layout import RECORD, STUDY_RECORD, RunLayout
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.aliases import with_current_names
@@ -48,6 +48,12 @@ class RunFolder:
         self.settings_before: Mapping[str, Any] | None = None
         self.copied_from: str | None = None
         self._kept: dict[str, Any] = {}
+        try:
+            _refuse_links(RunLayout(path))
+            self._separate_copy()
+        except BaseException:
+            self.close()
+            raise
 
     def tokenizer_before(self) -> Mapping[str, Any] | None:
         """Return the tokenizer's settings that the run began with, None if none has been accepted yet."""
@@ -88,7 +94,7 @@ class RunFolder:
         if origins is not None:
             self.record["origins"] = dict(origins)
         self.record.setdefault("id", uuid4().hex)
-        self._note_place()
+        self.record["folder"] = str(self.path.absolute())
         is_first = self.settings_before is None
         self._kept = deepcopy(self.record) if is_first else self._kept
         self.record["start"] = {"time": datetime.now(UTC).isoformat(), "is_first": is_first}
@@ -140,16 +146,33 @@ class RunFolder:
         """Return the number of times that the run has continued on purpose with other data."""
         return sum("data" in entry for entry in self.record["history"])
 
-    def _note_place(self) -> None:
-        """Record the place of the folder, and give a copy whose original is still there an id of its own.
+    @property
+    def sentences_on_copy(self) -> Sequence[str]:
+        """Return a sentence if the folder turned out to be a copy of a run that is still there."""
+        text = (
+            f"this is a copy of {self.copied_from}, which is still there: it is a run of its own now, with another id "
+            "(a folder that was moved, not copied, continues the same run)"
+        )
+        return [] if self.copied_from is None else [text]
+
+    def _separate_copy(self) -> None:
+        """Give a copy of a run whose original is still at its place an id of its own.
 
         Trackers, ledger and archive know a run by its id: two runs of one id would replace each other's data.
         """
-        former, here = self.record.get("folder"), str(self.path.absolute())
-        self.record["folder"] = here
-        if isinstance(former, str) and former != here and _is_at(Path(former), self.record["id"], self.path):
-            self.record["history"].append({"time": _now(), "copied_from": former, "id": self.record["id"]})
-            self.record["id"], self.copied_from = uuid4().hex, former
+        try:
+            record = read_record(self.path)
+            former, identity, here = record["folder"], record["id"], str(self.path.absolute())
+        except (StateError, KeyError):  # there is none, or of an earlier version; what is damaged is found later
+            return
+        if not isinstance(former, str) or former == here or not _is_at(Path(former), identity, self.path):
+            return
+        history = [*record["history"], {"time": _now(), "copied_from": former, "id": identity}]
+        replace_record(
+            self.path, json.dumps(record | {"id": uuid4().hex, "folder": here, "history": history}, indent=1)
+        )
+        self.copied_from = former
+        with suppress(OSError):
             RunLayout(self.path).trackers.unlink(missing_ok=True)  # the new run of each lacks all metrics
 
     def _refuse_orphans(self) -> None:
@@ -176,11 +199,24 @@ class RunFolder:
 def _is_at(folder: Path, identity: str, other: Path) -> bool:
     """Return whether another folder than ``other`` holds the run of this id."""
     try:
-        if folder.samefile(other) or RunLayout(folder).lock.read_bytes() == RunLayout(other).lock.read_bytes():
-            return False  # also one file system that is mounted twice: the lock names this process
-        return read_record(folder).get("id") == identity
+        if folder.samefile(other) or read_record(folder).get("id") != identity:
+            return False
     except (OSError, StateError, ValueError):
         return False
+    with suppress(OSError):  # without a lock it is another folder
+        # one file system that is mounted twice: the lock names this process
+        return read_regular(RunLayout(folder).lock) != read_regular(RunLayout(other).lock)
+    return True
+
+
+def _refuse_links(layout: RunLayout) -> None:
+    """Raise ``StateError`` if a record of the run is a link: what is added to it could go anywhere."""
+    records = (layout.events, layout.metrics, layout.samples, layout.goodput, layout.evaluations)
+    if links := [path for path in records if path.is_symlink()]:
+        msg = (
+            f"{links[0]} is a symbolic link, and a run adds to no file outside of its folder: put the file itself there"
+        )
+        raise StateError(msg)
 
 
 def replace_record(path: Path, text: str) -> None:

@@ -146,10 +146,13 @@ class SharedRunFolder:
         return None if self._own is None else self._own.settings_before
 
     def told_changes(self, settings: Mapping[str, Any]) -> Sequence[str]:
-        """Return sentences on changes since the last start, of the place and to ``settings``, on the first rank."""
-        former = None if self._own is None else self._own.copied_from
-        text = f"this is a copy of {former}, which is still there: from here on it is a run of its own, with another id"
-        return [*([] if former is None else [text]), *told_changes(self.settings_before or {}, settings)]
+        """Return sentences on the changes to ``settings`` since the last start, on the first rank."""
+        return [*told_changes(self.settings_before or {}, settings)]
+
+    @property
+    def sentences_on_copy(self) -> Sequence[str]:
+        """Return a sentence if the folder turned out to be a copy of a run that is still there, on the first rank."""
+        return [] if self._own is None else self._own.sentences_on_copy
 
     @property
     def run_id(self) -> str:

@@ -56,6 +56,8 @@ class RunBoard:
         self.epoch = secrets.token_hex(4)
         self.version = 0
         self._lock = threading.Lock()
+        self._scanning = threading.Lock()
+        self._logged: set[str] = set()
         self._folders = folders
         self._next_scan = 0.0
         self._scan()
@@ -84,7 +86,7 @@ class RunBoard:
         return {
             "epoch": self.epoch,
             "version": self.version,
-            "runs": [{"number": number} | _summary_of(view) for number, view in enumerate(self.views)],
+            "runs": [{"number": number} | self._summary_of(view) for number, view in enumerate(self.views)],
         }
 
     def look(self) -> bool:
@@ -122,21 +124,41 @@ class RunBoard:
         for view in self.views:
             view.close()
 
+    def _summary_of(self, view: RunView) -> dict[str, Any]:
+        """Return the summary of a run; one whose files hold other values than a run writes does not hide the others."""
+        try:
+            return view.summary()
+        except Exception as error:  # noqa: BLE001  any value may be in a file
+            problem = f"{view.folder} cannot be read: {describe(error)}"
+            self._log_once(problem)
+            return {**_NOTHING, "name": view.name, "path": str(view.folder), "problem": problem}
+
+    def _log_once(self, problem: str) -> None:
+        if problem not in self._logged:
+            self._logged.add(problem)
+            _log.error(problem)
+
     def _scan(self) -> bool:
         """Add runs that were not there before, if the last look for them was long ago; return whether there are any."""
-        with self._lock:
+        if not self._scanning.acquire(blocking=False):
+            return False
+        try:
             began = time.monotonic()
             if began < self._next_scan:
                 return False
             known = {view.folder for view in self.views}
-            with suppress(*((OSError, StateError) if known else ())):  # such as a run that was removed just now
-                found = dict.fromkeys(run for folder in self._folders for run in _runs_in(folder))
-                self.views += [RunView(folder) for folder in found if folder not in known]
+            for folder in self._folders:
+                with suppress(*((OSError, StateError) if known else ())):  # such as a run that was removed just now
+                    for run in _runs_in(folder):
+                        if run not in {view.folder for view in self.views}:
+                            self.views.append(RunView(run))
             for view, name in zip(self.views, _names_of([view.folder for view in self.views]), strict=True):
                 view.name = name
             now = time.monotonic()
             self._next_scan = now + max(_SECONDS_BETWEEN_SCANS, _SHARE_OF_SCANS * (now - began))
             return len(self.views) > len(known)
+        finally:
+            self._scanning.release()
 
     def _count_change(self) -> None:
         with self._lock:
@@ -147,20 +169,10 @@ class RunBoard:
             self._is_wanted.wait()
             try:
                 is_loading = self.look() and any(view.summary()["loaded"] < 1.0 for view in self.views)
-            except Exception:  # noqa: BLE001  the page shows what it has, and tries again
-                _log.exception("the runs cannot be read")
+            except Exception as error:  # noqa: BLE001  the page shows what it has, and tries again
+                self._log_once(f"the runs cannot be read: {describe(error)}")
                 is_loading = False
             self._is_closed.wait(0.01 if is_loading else _SECONDS_BETWEEN_LOOKS)
-
-
-def _summary_of(view: RunView) -> dict[str, Any]:
-    """Return the summary of a run; one whose files hold other values than a run writes does not hide the others."""
-    try:
-        return view.summary()
-    except Exception as error:  # noqa: BLE001  any value may be in a file
-        _log.exception("%s cannot be shown", view.folder)
-        problem = f"{view.folder} cannot be read: {describe(error)}"
-        return {**_NOTHING, "name": view.name, "path": str(view.folder), "problem": problem}
 
 
 def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:

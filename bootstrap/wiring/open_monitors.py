@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from holdfast.bootstrap.wiring.open_prometheus import open_prometheus
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import mask, mask_text
+from holdfast.domain.errors import StateError
 from holdfast.ports.monitor import RunDescription
 
 if TYPE_CHECKING:
@@ -55,9 +57,9 @@ def open_monitors(
     keys += [None] * (len(named) - len(keys))  # those of the host get no metrics of earlier starts
     if record is not None:
         for section, key in zip(sections, keys, strict=False):
-            place = _file_of(section, settings.run.directory)
-            if key is not None and place is not None and not place.exists() and record.sent(key):
-                record.note_sent(key, 0)  # it was removed, and begins anew
+            if key is not None and record.sent(key) and _is_removed(_file_of(section, settings.run.directory)):
+                with suppress(StateError):
+                    record.note_sent(key, 0)  # it begins anew
     threads = [
         MonitorThread(name, monitor, None if name.startswith(_WITHOUT_PAST) else record, key=key)
         for (name, monitor), key in zip(named, keys, strict=True)
@@ -124,8 +126,18 @@ def _file_of(section: Any, folder: Path) -> Path | None:
         case "mlflow" if section.tracking_uri is None and "MLFLOW_TRACKING_URI" not in os.environ:
             return folder.absolute().parent / "mlflow.db"
         case "trackio" if section.dir is not None:
-            return Path(section.dir) / f"{section.project}.db"
+            # the names of trackio's files
+            name = "".join(each for each in section.project if each.isalnum() or each in "-_").rstrip()
+            return Path(section.dir) / f"{name or 'default'}.db"
     return None
+
+
+def _is_removed(place: Path | None) -> bool:
+    """Return whether there is nothing at ``place``; a place that cannot be looked at may hold something."""
+    try:
+        return place is not None and not place.exists()
+    except OSError:
+        return False
 
 
 def _build(section: Any, built_in: Mapping[str, Callable[[Any], Any]]) -> Monitor:

@@ -43,11 +43,6 @@ class StepOutcome:
     supply: DataSupply = DataSupply()
 
     @property
-    def is_on_host(self) -> bool:
-        """Return whether the losses are plain numbers already, so that reading them waits for nothing."""
-        return all(isinstance(loss, float) for loss in self.losses)
-
-    @property
     def loss(self) -> float:
         """Return the mean loss in nats per target token; NaN without targets."""
         return math.fsum(float(loss) for loss in self.losses) / self.num_targets if self.num_targets else math.nan

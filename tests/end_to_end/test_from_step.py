@@ -29,8 +29,12 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def home(trained, tmp_path):
-    """Return a copy of the run's home, with what tells where and when its data were."""
+    """Return the run's home at another place, as if it had been moved there."""
     shutil.copytree(trained / "runs", tmp_path / "runs")
+    record = tmp_path / RUN / "run.json"
+    told = json.loads(record.read_text())
+    del told["folder"]  # else it would be a copy, which is a run of its own
+    record.write_text(json.dumps(told, indent=1))
     return tmp_path
 
 

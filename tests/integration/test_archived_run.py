@@ -19,6 +19,7 @@ from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import AcknowledgeMove, StopRun
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.testing.snapshots import snapshot_of
+from tests.support.command_line import SAME_RHYTHM, corpus, run_here, tiny
 
 
 @pytest.fixture
@@ -193,3 +194,23 @@ def test_a_full_disk_is_emptied_as_configured(tmp_path):
         assert [info.progress.step for info in store.list()] == [3, 4]
     moved = [command for command in inbox.drain() if isinstance(command, AcknowledgeMove)]
     assert moved == [AcknowledgeMove(step, Tier.DISK, Tier.ARCHIVE, "the disk is nearly full") for step in (1, 2)]
+
+
+def test_a_copy_of_a_run_keeps_its_hands_off_the_archive_of_the_original(tmp_path):
+    """Neither a start, nor a return to a step, nor an erasure in a copy changes the copies of the original."""
+    archive = "state_store.archive.url=archive"
+    settings = tiny(corpus(tmp_path), SAME_RHYTHM, "run.name=x", archive, "state_store.every=2", "state_store.keep=10")
+    assert run_here("train", *settings, "run.budget.steps=6", cwd=tmp_path).returncode == 0
+    shutil.copytree(tmp_path / "runs/x", tmp_path / "runs/copy")
+    before = sorted(tmp_path.glob("archive/x/checkpoint-*/*"))
+    assert before
+    for command in (
+        ["train", *settings, "run.budget.steps=8", "run.dir=runs/copy", "--from-step", "2"],
+        ["train", *settings, "run.budget.steps=8", "run.dir=runs/copy"],
+        ["erase", "runs/copy", "--yes", "--unencrypted"],
+    ):
+        process = run_here(*command, cwd=tmp_path)
+        assert process.returncode == 4, process.stderr
+        assert "holds copies of another run" in process.stderr
+        assert sorted(tmp_path.glob("archive/x/checkpoint-*/*")) == before
+    assert run_here("train", *settings, "run.budget.steps=8", cwd=tmp_path).returncode == 0

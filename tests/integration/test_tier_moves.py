@@ -155,7 +155,7 @@ def test_the_archive_keeps_the_last_copy_of_what_is_kept_for_ever(tmp_path, stor
 
 
 def test_the_archive_keeps_the_best_checkpoint_and_tells_what_it_deletes(tmp_path, store_with, told):
-    """The best by early stopping has a copy whatever the retention of the archive, and deletions are told."""
+    """The copy of the best by early stopping stays whatever the archive's retention says, and deletions are told."""
     with store_with(copies=2) as store:
         store.spare(RollBackFloor(1, 1, best=2))
         save(store, *range(1, 7))

@@ -327,6 +327,19 @@ def test_the_trials_of_a_study_are_runs(tmp_path):
     assert "search is a study of tune: name the run folder of a trial, such as search/trial-0000" in process.stderr
 
 
+def test_an_emptied_folder_does_not_hide_the_runs_of_others(tmp_path, monkeypatch):
+    """Of several folders, one without a run any more holds up the search in no other."""
+    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SECONDS_BETWEEN_SCANS", 0.0)
+    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SHARE_OF_SCANS", 0)
+    for name in ("b/b1", "a/a1"):
+        make_run(tmp_path / name)
+    with closing(RunBoard([tmp_path / "b", tmp_path / "a"])) as board:
+        shutil.rmtree(tmp_path / "b/b1")
+        make_run(tmp_path / "a/a2")
+        board.look()
+        assert [view.name for view in board.views] == ["b1", "a1", "a2"]
+
+
 def test_folders_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):
     """A folder of runs is shown although one of the folders in it may not be read."""
     make_run(tmp_path / "runs/first")

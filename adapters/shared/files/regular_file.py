@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 _TRIES = 3
 _REASON = "it is a pipe, a device, a socket or a folder in place of a file: remove it"
-_LINK = "it is a symbolic link in place of a file, which could lead anywhere: remove it"
+_LINK = "it is a symbolic link in place of a file, which could lead anywhere: put the file itself there"
 
 
 class IrregularFileError(OSError):
@@ -49,7 +49,7 @@ def regular(path: str, flags: int) -> int:
     check_regular(path)  # a device is better not opened at all
     if flags & (os.O_WRONLY | os.O_RDWR):
         if Path(path).is_symlink():
-            raise IrregularFileError(errno.ELOOP, _LINK, path)
+            raise IrregularFileError(errno.EINVAL, _LINK, path)
         flags |= os.O_NOFOLLOW
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

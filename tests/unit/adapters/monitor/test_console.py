@@ -178,6 +178,13 @@ def test_a_phase_that_stands_still_has_no_rate(clock, later, has_rate):
     assert again.text(1.0 + later) == f"loading · 10% · {1 + later:.0f} s" + (" · 3.0 MB/s · 27 s left" * has_rate)
 
 
+def test_a_phase_whose_steps_are_long_has_a_rate_between_them():
+    """What moves each ten seconds does not stand still after eight."""
+    phase = ShownPhase("loading", 0.0, Amount(0, 90e6), Amount(0, 90e6), 0.0).at(Amount(30e6, 90e6), 10.0)
+    assert phase.text(18.0).endswith("s left")
+    assert not phase.text(31.0).endswith("s left")
+
+
 def test_a_phase_with_an_amount_has_a_rate_and_the_time_left(clock):
     """Of 90 MB that began at 10 MB, 20 MB more in 10 s are 2 MB/s, so 60 MB take 30 s more; tokens have their unit."""
     file = io.StringIO()

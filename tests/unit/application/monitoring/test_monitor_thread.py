@@ -264,6 +264,18 @@ def test_metrics_of_an_earlier_step_are_known_to_be_unsent(run, late):
     assert history.steps["tracker"] == 11
 
 
+def test_steps_that_are_taken_again_while_a_tracker_is_away_are_unsent(run):
+    """A roll-back that a tracker does not see leaves no figures of the steps before it for good."""
+    tracker, history = GatedTracker(), History(20, sent=20)
+    tracker.is_broken = True
+    thread = started(tracker, history, run)
+    thread.rewind(10)
+    for step in range(11, 16):
+        thread.record(step, {"loss": 2.0})
+    thread.close(20)
+    assert history.steps["tracker"] == 10
+
+
 def test_metrics_before_the_first_step_are_sent_once(run):
     """Metrics of step 0 that the run has recorded before a slow tracker could begin are sent once."""
     tracker, history = MemoryTracker(), History(0)

@@ -10,7 +10,7 @@ from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError, StateError
 
 SETTINGS = {
     "model": {"kind": "decoder"},
@@ -46,8 +46,8 @@ def test_ranks_may_differ_in_what_no_step_depends_on(theirs, tmp_path):
 def begun(place):
     """Begin the run in ``place`` again; return its record, and what is told of its changes."""
     with closing(SharedRunFolder(place, SingleProcessGroup())) as folder:
+        told = folder.sentences_on_copy
         folder.begin(SETTINGS)
-        told = folder.told_changes(SETTINGS)
         folder.write()
     return json.loads((place / "run.json").read_text()), told
 
@@ -61,13 +61,43 @@ def test_a_copy_of_a_run_is_another_run_unless_the_original_is_gone(tmp_path):
     assert copy["id"] != first["id"]
     assert copy["history"][-1]["copied_from"] == str(tmp_path / "first")
     assert len(told) == 1
-    assert told[0].startswith(f"this is a copy of {tmp_path / 'first'}, which is still there: from here on it is a run")
+    assert told[0].startswith(f"this is a copy of {tmp_path / 'first'}, which is still there: it is a run of its own")
     assert not (tmp_path / "copy/trackers.json").exists()
     assert (begun(tmp_path / "copy")[0]["id"], begun(tmp_path / "first")[0]["id"]) == (copy["id"], first["id"])
     assert (tmp_path / "first/trackers.json").exists()
     (tmp_path / "first").rename(tmp_path / "moved")
     moved, told = begun(tmp_path / "moved")
     assert (moved["id"], list(told)) == (first["id"], [])
+
+
+def test_a_copy_has_its_id_from_its_first_start_on(tmp_path):
+    """Also if that start fails, or the first start of the original has failed, and without the lock of the original."""
+    with closing(RunFolder(tmp_path / "first")) as folder:
+        folder.begin(SETTINGS)
+        folder.enter("reading data")
+        folder.fail("DataError: none")
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    (tmp_path / "first/LOCK").unlink()
+    with closing(RunFolder(tmp_path / "copy")) as folder:
+        assert folder.copied_from == str(tmp_path / "first")
+    ids = {json.loads((tmp_path / name / "run.json").read_text())["id"] for name in ("first", "copy")}
+    assert len(ids) == 2
+    with closing(RunFolder(tmp_path / "copy")) as folder:
+        assert folder.copied_from is None
+        folder.begin(SETTINGS)
+        assert folder.record["id"] in ids
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl"])
+def test_a_record_that_is_a_link_is_refused_before_training(tmp_path, name):
+    """What a run adds could go anywhere: the start ends with a sentence, and the lock is free again."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "victim")
+    for _ in range(2):
+        with pytest.raises(StateError, match=f"{name} is a symbolic link"):
+            RunFolder(tmp_path / "run")
+    assert (tmp_path / "victim").read_text() == "precious"
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("huggingface", True), ("files", False)])
