@@ -186,6 +186,9 @@ def lock_of_folder(path: Path) -> int | None:
         if error.errno == EWOULDBLOCK:
             return None
         raise
+    if not path.exists():  # its owner has published or deleted it since
+        os.close(descriptor)
+        return None
     return descriptor
 
 
