@@ -7,16 +7,11 @@ import gzip
 import http.client
 import json
 import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from holdfast.bootstrap.web.access import AccessRules
@@ -24,45 +19,11 @@ from holdfast.bootstrap.web.run_board import RunBoard
 from holdfast.bootstrap.web.serve import bind, serving
 from holdfast.bootstrap.web.watch_app import STATIC, watch_app
 from holdfast.domain.errors import StateError
-from tests.support.command_line import ROOT, run_here
+from tests.support.command_line import run_here
+from tests.support.page_client import Client
 from tests.support.run_folders import add_event, add_steps, hold, make_run
 
 PRESS = {"X-Holdfast": "1"}
-
-
-class Client:
-    """Asks the server at ``port``."""
-
-    def __init__(self, port):
-        self.port = port
-
-    def ask(self, path, method="GET", **headers):
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
-            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-            answer = connection.getresponse()
-            return answer.status, answer.read(), dict(answer.getheaders())
-
-    def json(self, path, method="GET", **headers):
-        status, body, _ = self.ask(path, method, **headers)
-        return status, json.loads(body)
-
-    @contextmanager
-    def stream(self, **headers):
-        """Give the states of the stream, each with its id."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
-            connection.request(
-                "GET", "/api/stream", headers={name.replace("_", "-"): text for name, text in headers.items()}
-            )
-            yield states_in(connection.getresponse())
-
-
-def states_in(answer):
-    number = None
-    while line := answer.readline():
-        if line.startswith(b"id: "):
-            number = line[4:].strip().decode()
-        elif line.startswith(b"data: "):
-            yield number, json.loads(line[6:])
 
 
 @contextmanager
@@ -372,15 +333,6 @@ def test_the_record_of_another_user_is_left_out(tmp_path, monkeypatch):
         assert [view.name for view in board.views] == ["first"]
 
 
-@pytest.mark.parametrize("name", ["~nobody-of-this-name/run", "loop"])
-def test_watch_names_a_folder_that_is_no_run(tmp_path, name):
-    """The home of an unknown user and a link to itself are no run folders."""
-    (tmp_path / "loop").symlink_to("loop")
-    process = run_here("watch", name, cwd=tmp_path)
-    assert (process.returncode, "Traceback" in process.stderr) == (4, False)
-    assert f"{name} is not a run folder" in process.stderr
-
-
 def test_nothing_is_read_while_nobody_looks(run, monkeypatch):
     """Without an open page the server does not touch the run folder."""
     with served([run]) as client:
@@ -391,65 +343,3 @@ def test_nothing_is_read_while_nobody_looks(run, monkeypatch):
         monkeypatch.setattr(RunBoard, "look", lambda _: looks.append(1))
         time.sleep(1.2)
         assert not looks
-
-
-@contextmanager
-def watching(folder, *options):
-    """Run ``watch`` as a program, and give it with the first line that it prints."""
-    command = [sys.executable, "-m", "holdfast", "watch", str(folder), *options]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        try:
-            yield process, process.stdout.readline()
-        finally:
-            process.kill()
-
-
-def test_watch_prints_its_address_and_ends_with_ctrl_c(run):
-    """The command prints the link, answers there, and Ctrl-C ends it at once with code 0, also with open pages."""
-    with watching(run, "--port", "0") as (process, line):
-        assert line.startswith("page: http://127.0.0.1:")
-        client = Client(int(line.split("/")[2].split(":")[1]))
-        with client.stream() as states:
-            assert next(states)[1]["runs"][0]["step"] == 300
-            process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 0
-        assert process.stdout.read() == ""
-
-
-def test_watch_ends_with_its_input(run):
-    """The page of the monitor ends when the process that started it has ended, however it ended."""
-    with watching(run, "--port", "0", "--with-input") as (process, line):
-        assert line.startswith("page: http://127.0.0.1:")
-        process.stdin.close()
-        assert process.wait(10) == 0
-
-
-def test_watch_opens_as_many_files_as_the_system_allows(run):
-    """The usual limit of open files, which may be raised, does not limit the number of runs."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
-    try:
-        with watching(run) as (process, line):
-            assert line.startswith("page: ")
-            assert psutil.Process(process.pid).rlimit(psutil.RLIMIT_NOFILE) == (before[1], before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_watch_refuses_other_machines_without_a_token(run):
-    """An address that others reach ends the command with code 2 and the remedy."""
-    process = run_here("watch", str(run), "--host", "0.0.0.0", "--port", "0", cwd=run)
-    assert process.returncode == 2
-    assert "--token-from new" in process.stderr
-
-
-def test_watch_names_a_port_that_is_taken(run):
-    """A port of another program ends the command with code 2."""
-    with bind("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        process = run_here("watch", str(run), "--port", str(port), cwd=run)
-    assert process.returncode == 2
-    assert f"another program has port {port} of 127.0.0.1" in process.stderr
