@@ -80,7 +80,7 @@ def check_ids(ids: NDArray[np.integer[Any]], vocabulary_size: int, place: Callab
     first = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))
     msg = (
         f"{place(first)} is {int(ids[first])}, and the vocabulary has the ids 0 to {vocabulary_size - 1}: "
-        f"choose the tokenizer that made the file, and the dtype it was written with"
+        f"choose the tokenizer that made the file, and the type it was written with (data.dtype)"
     )
     raise DataError(msg)
 

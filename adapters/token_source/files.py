@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, final
@@ -17,6 +18,7 @@ from holdfast.adapters.token_source.binary_files import binary_shards
 from holdfast.adapters.token_source.cached_shards import cached_shards, is_token_cache
 from holdfast.adapters.token_source.columnar_files import columnar_shards
 from holdfast.adapters.token_source.discovery import find_files
+from holdfast.adapters.token_source.raw_ids import raw_form
 from holdfast.adapters.token_source.shards import ReadOptions, fingerprint_of
 from holdfast.domain.data.data_files import DataFile, DataFiles
 from holdfast.domain.errors import DataError
@@ -36,10 +38,11 @@ _MAX_OPEN = 64
 class FilesTokenSource(BasicTokenSource):
     """Reads token ids from ``paths``: files, folders, globs, local or URLs, and token caches of Holdfast.
 
-    - ``.npy``: one dimension of integers. ``.bin``: raw little-endian ids of ``dtype``; ``auto`` reads the header of
-      llm.c, or ``{"dtype": ...}`` in a JSON file beside it (``x.json`` or ``x.bin.json``), else assumes uint16. Both
-      are memory-mapped in place (int64 is narrowed shard by shard), and a document ends after each ``end_of_text``; ids
-      after the last one are a document too, without end-of-text.
+    - ``.npy``: one dimension of integers. ``.bin``, and ``.npy`` without a header of numpy: raw little-endian ids of
+      ``dtype``. ``auto`` reads the header of llm.c, ``{"dtype": ...}`` in a JSON file beside it (``x.json`` or
+      ``x.bin.json``) or Megatron's index ``x.idx``, else finds the type as which all ids are in the vocabulary. The
+      header of litdata's chunks is skipped. All are memory-mapped in place (int64 is narrowed shard by shard), and a
+      document ends after each ``end_of_text``; ids after the last one are a document too, without end-of-text.
     - ``.parquet``, ``.arrow``: ``column`` contains lists of integers; a document ends with its row and after each
       ``end_of_text``, which is added to a row without one. They are converted once.
     - A token cache, or the folder of a dataset in it, unchanged.
@@ -149,12 +152,17 @@ class FilesTokenSource(BasicTokenSource):
             yield from cached_shards(Path(path).absolute(), self._options, verify=self._verify, max_open=_MAX_OPEN)
             return
         for file in find_files(path, self._folder):
-            is_flat = file.path.suffix.lower() in {".npy", ".bin"}
-            pieces = binary_shards if is_flat else columnar_shards
-            yield from pieces(file, self._options, self._kept, self._prepared(self._key_of(file)))
+            if file.path.suffix.lower() in {".npy", ".bin"}:
+                form = raw_form(file, self._options)
+                options = self._options if form is None else replace(self._options, dtype=form.key)
+                folder = self._prepared(self._key_of(file, options))
+                yield from binary_shards(file, form, options, self._kept, folder)
+            else:
+                folder = self._prepared(self._key_of(file, self._options))
+                yield from columnar_shards(file, self._options, self._kept, folder)
 
-    def _key_of(self, file: TokenFile) -> str:
-        return f"{self._options.to_key()} {file.etag} {file.name}"
+    def _key_of(self, file: TokenFile, options: ReadOptions) -> str:
+        return f"{options.to_key()} {file.etag} {file.name}"
 
     def _prepared(self, key: str) -> Path:
         place = self._folder.root / ".files" / safe_name(key)

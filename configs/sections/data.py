@@ -326,7 +326,9 @@ class TokensDataSettings(FeedSettings):
         description=".npy, .bin, Parquet or Arrow files, a folder or glob of them, or a token cache of Holdfast."
     )
     dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = Field(
-        default="auto", description="Integer type of the ids in .bin files; auto reads it from the files beside them."
+        default="auto",
+        description="Integer type of the ids in .bin files and in .npy files without a header of numpy; auto reads it "
+        "from a header or an index beside them, else finds the type as which all ids are in the vocabulary.",
     )
     column: Text = Field(default="input_ids", description="Column of Parquet and Arrow files that holds the token ids.")
 

@@ -41,6 +41,12 @@ def read(tmp_path):
     return read
 
 
+def llm_c_header(num_tokens):
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, num_tokens
+    return header.tobytes()
+
+
 def hashes_of(source):
     return [int(each) for shard in source.shards() for each in source.open(shard).hashes]
 
@@ -57,9 +63,7 @@ def write_every_kind(folder):
     np.array(flat(), "<u2").tofile(folder / "a.bin")
     np.array(flat(), "<u4").tofile(folder / "b.bin")
     (folder / "b.json").write_text(json.dumps({"dtype": "uint32"}))
-    header = np.zeros(256, "<i4")
-    header[:3] = 20240520, 1, len(flat())
-    (folder / "llm.bin").write_bytes(header.tobytes() + np.array(flat(), "<u2").tobytes())
+    (folder / "llm.bin").write_bytes(llm_c_header(len(flat())) + np.array(flat(), "<u2").tobytes())
     lists = [document[:-1] for document in DOCUMENTS]
     pq.write_table(table_of(lists), folder / "a.parquet", row_group_size=2)
     pq.write_table(table_of(DOCUMENTS, pa.large_list(pa.uint16())), folder / "b.parquet")
@@ -144,7 +148,8 @@ def test_a_negative_id_is_refused(tmp_path, read):
         ("a.npy", lambda path: np.save(path, np.zeros((2, 3), np.int64)), r"shape \(2, 3\)"),
         ("a.npy", lambda path: np.save(path, np.zeros(3)), "float64"),
         ("a.npy", lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read"),
-        ("a.npy", lambda path: path.write_bytes(b"no array"), "cannot be read"),
+        ("a.npy", lambda path: path.write_bytes(b"no array"), "the type it was written with"),
+        ("a.bin", lambda path: path.write_bytes(llm_c_header(9)), "header of llm.c for 9 ids"),
         ("a.bin", lambda path: path.write_bytes(b"odd"), "not a multiple of the size of uint16"),
         ("a.parquet", lambda path: path.write_bytes(b"no table"), "cannot be read"),
         ("a.arrow", lambda path: path.write_bytes(b"no table"), "cannot be read"),
@@ -184,6 +189,66 @@ def test_the_dtype_can_be_told(tmp_path, read):
         (tmp_path / "a.bin.json").write_text(text)
         with pytest.raises(DataError, match=r"a\.bin"):
             read(tmp_path / "a.bin", shard_tokens=36).shards()
+
+
+def litdata_chunk(documents, dtype):
+    items = [np.array(document, dtype).tobytes() for document in documents]
+    ends = np.cumsum([4 * (len(items) + 2), *map(len, items)])
+    return np.array([len(items), *ends], "<u4").tobytes() + b"".join(items)
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".npy"])
+@pytest.mark.parametrize("dtype", ["<u2", "<u4", "<i4", "<i8"])
+@pytest.mark.parametrize("vocabulary_size", [100, 1 << 16, 128256])
+def test_the_type_of_raw_ids_is_found_by_what_they_can_be(tmp_path, read, suffix, dtype, vocabulary_size):
+    """Halves of wide ids are not taken for ids, nor pairs of narrow ones, whatever the size of the vocabulary."""
+    path = tmp_path / f"a{suffix}"
+    np.array(flat(), dtype).tofile(path)
+    assert all_documents(read(path, vocabulary_size=vocabulary_size)) == DOCUMENTS
+    path.write_bytes(litdata_chunk(DOCUMENTS, dtype))
+    assert all_documents(read(path, vocabulary_size=vocabulary_size)) == DOCUMENTS
+
+
+def test_an_index_beside_tells_the_type_of_raw_ids(tmp_path, read):
+    """The type is that of Megatron's index, even if the ids alone could be of another one."""
+    np.array([0, END, 0, END], "<u4").tofile(tmp_path / "a.bin")
+    for code, documents in ((4, [[0, END], [0, END]]), (8, [[0, 0, END], [0, 0, 0, END], [0]])):
+        (tmp_path / "a.idx").write_bytes(b"MMIDIDX\0\0" + np.array([1], "<u8").tobytes() + bytes([code]) + bytes(16))
+        assert all_documents(read(tmp_path / "a.bin", folder=tmp_path / str(code))) == documents
+    (tmp_path / "a.idx").write_bytes(b"MMIDIDX\0\0" + np.array([1], "<u8").tobytes() + bytes([7]) + bytes(16))
+    with pytest.raises(DataError, match=r"declared to hold float32"):
+        read(tmp_path / "a.bin").shards()
+
+
+@pytest.mark.parametrize(
+    ("ids", "vocabulary_size", "types"),
+    [([5, 0, 6, 0], 100, "uint16 or uint32"), ([0] * 100, 100, "uint16 or uint32"), ([5, 60000, 7], 128256, "uint16")],
+)
+def test_a_type_that_nothing_proves_is_asked_for(tmp_path, read, ids, vocabulary_size, types):
+    """Raw ids that may be of several types, or of any, are refused with the setting that decides."""
+    np.array(ids, "<u2").tofile(tmp_path / "a.bin")
+    options = {"vocabulary_size": vocabulary_size}
+    with pytest.raises(DataError, match=rf"a\.bin, which may be {types}.*set data\.dtype"):
+        read(tmp_path / "a.bin", **options).shards()
+    assert read(tmp_path / "a.bin", dtype="uint16", **options).shards()
+
+
+def test_a_compressed_chunk_is_refused(tmp_path, read):
+    """A chunk of litdata whose header cannot be read is not read as ids."""
+    (tmp_path / "chunk-0-0.bin").write_bytes(np.array(flat(), "<u2").tobytes())
+    (tmp_path / "index.json").write_text(json.dumps({"chunks": [{"filename": "chunk-0-0.bin"}], "config": {}}))
+    with pytest.raises(DataError, match=r"chunk-0-0\.bin is a chunk of litdata"):
+        read(tmp_path).shards()
+
+
+def test_ids_of_a_former_wrong_type_are_not_kept(tmp_path, read):
+    """What is kept of a file depends on the type it was read as."""
+    np.array(flat(), "<u4").tofile(tmp_path / "a.bin")
+    assert all_documents(read(tmp_path / "a.bin", dtype="uint16")) != DOCUMENTS
+    (tmp_path / "a.bin.json").write_text('{"dtype": "uint16"}')
+    assert all_documents(read(tmp_path / "a.bin")) != DOCUMENTS
+    (tmp_path / "a.bin.json").unlink()
+    assert all_documents(read(tmp_path / "a.bin")) == DOCUMENTS
 
 
 def test_files_are_read_once(tmp_path, read):

@@ -1,0 +1,191 @@
+"""The integer type of ids in files without a header of numpy, and where in the file they begin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.domain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from holdfast.adapters.token_source.shards import ReadOptions, TokenFile
+
+RAW = {"uint16": "<u2", "uint32": "<u4", "int32": "<i4", "int64": "<i8"}
+
+_NUMPY = b"\x93NUMPY"
+# the headers of llm.c and modded-nanogpt: 256 int32, the first a magic number for the type of the ids
+_LLM_C_BYTES = 1024
+_LLM_C = {20240520: "uint16", 20240801: "uint32"}
+_MEGATRON = b"MMIDIDX\0\0"
+_MEGATRON_TYPES = ("", "uint8", "int8", "int16", "int32", "int64", "float64", "float32", "uint16")
+_WINDOW = 1 << 20
+_FEWEST = 32  # as many wide ids below the vocabulary's size are no accident of narrow ones
+
+
+@dataclass(frozen=True, slots=True)
+class RawForm:
+    """The type ``kind`` of raw ids, which begin after ``header`` bytes.
+
+    ``key`` is the word for both in the names of folders: one of ``data.dtype`` for what earlier versions read alike.
+    """
+
+    kind: str
+    header: int
+    key: str
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the type as one of numpy."""
+        return np.dtype(RAW[self.kind])
+
+
+def raw_form(file: TokenFile, options: ReadOptions) -> RawForm | None:
+    """Return how the ids of ``file`` are stored, None if numpy's own header says it.
+
+    The type is that of ``options``, else of a header, else of an index beside the file, else the widest one as which
+    all ids looked at are in the vocabulary: halves of wide ids are small ids, but pairs of narrow ids are large ones.
+    Raises ``DataError`` if none of them decides, or if the file holds more than ids.
+    """
+    try:
+        with file.path.open("rb") as opened:
+            begin = opened.read(_LLM_C_BYTES)
+        if file.path.suffix.lower() == ".npy" and begin.startswith(_NUMPY):
+            return None
+        told, header = _header(file, begin)
+        beside = told or _told_beside(file)
+        former = options.dtype if options.dtype != "auto" else beside or "uint16"
+        kind = former
+        if options.dtype == "auto" and not beside:
+            kind = _told_by_index(file) or _proved(file, header, options)
+    except OSError as error:
+        msg = f"{file.name} cannot be read as an array of token ids ({error}): check the file"
+        raise DataError(msg) from error
+    if kind not in RAW:
+        msg = f"{file.name} is declared to hold {kind}, but ids must be one of {', '.join(RAW)}: correct the dtype"
+        raise DataError(msg)
+    if (file.path.stat().st_size - header) % np.dtype(RAW[kind]).itemsize:
+        size = file.path.stat().st_size
+        msg = (
+            f"{file.name} has {size} bytes, which is not a multiple of the size of {kind}: check the file and the dtype"
+        )
+        raise DataError(msg)
+    key = options.dtype if kind == former else kind
+    return RawForm(kind, header, key if told or not header else f"{key} after {header} bytes")
+
+
+def _header(file: TokenFile, begin: bytes) -> tuple[str | None, int]:
+    """Return the type that a header in the file itself tells, if any, and the bytes of the header."""
+    size = file.path.stat().st_size
+    numbers = np.frombuffer(begin[: len(begin) // 4 * 4], "<u4")
+    if len(begin) == _LLM_C_BYTES and (kind := _LLM_C.get(int(numbers[0]))):
+        if size == _LLM_C_BYTES + int(numbers[2]) * np.dtype(kind).itemsize:
+            return kind, _LLM_C_BYTES
+        if int(numbers[1]) == 1:
+            msg = (
+                f"{file.name} has the header of llm.c for {int(numbers[2])} ids of {kind}, but {size} bytes: "
+                "fetch it again"
+            )
+            raise DataError(msg)
+    return None, _chunk_header(file, numbers, size)
+
+
+def _chunk_header(file: TokenFile, numbers: NDArray[np.uint32], size: int) -> int:
+    """Return the bytes of a header of litdata: the number of items, where each begins and where the last one ends."""
+    listed = _told_by_chunk_index(file)
+    num_items = int(numbers[0]) if len(numbers) else 0
+    header = 4 * (num_items + 2)
+    if num_items and header < size and len(numbers) > 1 and int(numbers[1]) == header:
+        offsets = np.fromfile(file.path, "<u4", num_items + 1, offset=4)
+        if int(offsets[-1]) == size and bool((np.diff(offsets.astype(np.int64)) >= 0).all()):
+            return header
+    if listed:
+        msg = f"{file.name} is a chunk of litdata that is compressed, encrypted or damaged: write it uncompressed"
+        raise DataError(msg)
+    return 0
+
+
+def _told_by_chunk_index(file: TokenFile) -> bool:
+    path = file.path.with_name("index.json")
+    if not path.is_file():
+        return False
+    try:
+        record = json.loads(path.read_bytes())
+        return any(chunk["filename"] == file.path.name for chunk in record["chunks"])
+    except (ValueError, KeyError, TypeError, RecursionError):  # another program's index
+        return False
+
+
+def _told_beside(file: TokenFile) -> str | None:
+    for path in (file.path.with_suffix(".json"), file.path.with_name(f"{file.path.name}.json")):
+        if path.is_file():
+            try:
+                record: Mapping[str, Any] = json.loads(path.read_bytes())
+                return str(record["dtype"])
+            except (ValueError, KeyError, TypeError) as error:
+                msg = f"{path} does not give the dtype of {file.name}: write {{'dtype': 'uint16'}} or the like there"
+                raise DataError(msg) from error
+    return None
+
+
+def _told_by_index(file: TokenFile) -> str | None:
+    """Return the type that Megatron's index beside the file tells."""
+    path = file.path.with_suffix(".idx")
+    if not path.is_file():
+        return None
+    with path.open("rb") as index:
+        begin = index.read(18)
+    code = begin[17] if len(begin) == 18 and begin.startswith(_MEGATRON) else 0
+    return _MEGATRON_TYPES[code] if 0 < code < len(_MEGATRON_TYPES) else None
+
+
+def _proved(file: TokenFile, header: int, options: ReadOptions) -> str:
+    size = file.path.stat().st_size - header
+    windows = [np.frombuffer(each, np.uint8) for each in _windows(file.path, header, size)]
+    fitting = [
+        kind
+        for kind in ("int64", "uint32", "uint16")
+        if size % np.dtype(RAW[kind]).itemsize == 0
+        and all(_fits(window.view(RAW[kind]), options.vocabulary_size) for window in windows)
+    ]
+    if not size or not fitting:
+        return "uint16"  # of which the error message tells the first id that is too large
+    wide = np.concatenate(windows).view(RAW[fitting[0]])
+    is_proved = len(wide) >= _FEWEST and bool(wide.any()) if len(fitting) > 1 else fitting[0] != "uint16"
+    # any two bytes are an id of such a vocabulary, so that only the ends of documents speak for the type
+    if not is_proved and len(fitting) == 1:
+        is_proved = options.vocabulary_size < 1 << 16 or _holds(file.path, header, options.end_of_text)
+    if not is_proved:
+        msg = (
+            f"nothing tells the type of the ids in {file.name}, which may be {' or '.join(reversed(fitting))}: "
+            f"set data.dtype to one of {', '.join(RAW)}"
+        )
+        raise DataError(msg)
+    return fitting[0]
+
+
+def _windows(path: Path, header: int, size: int) -> Iterator[bytes]:
+    """Yield the first, the middle and the last bytes of the ids, whole ids of any type unless the file is small."""
+    last = max(0, size - _WINDOW) // 8 * 8
+    with path.open("rb") as file:
+        for begin in sorted({0, last // 2 // 8 * 8, last}):
+            file.seek(header + begin)
+            found = file.read(min(_WINDOW, size - begin))
+            yield found if size < _WINDOW else found[: len(found) // 8 * 8]
+
+
+def _fits(ids: NDArray[np.integer[Any]], vocabulary_size: int) -> bool:
+    return int(ids.max()) < vocabulary_size and int(ids.min()) >= 0
+
+
+def _holds(path: Path, header: int, end_of_text: int) -> bool:
+    ids = np.memmap(path, "<u2", "r", header)
+    step = 1 << 22
+    return any(bool((ids[begin : begin + step] == end_of_text).any()) for begin in range(0, len(ids), step))
