@@ -256,7 +256,8 @@ class Run:
         stream = in_turns(group, container.batch_stream)
         record_data(folder, data, container.data_parts(), stream)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
-        decide_epochs(container.budget(), stream, self.settings, folder, opened.state_store, self._report)
+        budget, store = container.budget(), opened.state_store
+        self._subscriptions[:0] = decide_epochs(budget, stream, self.settings, folder, store, self._report)
         record_versions(folder, container.lineage().versions)
         if is_masked(container.document_encoder()):
             prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)

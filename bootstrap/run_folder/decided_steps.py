@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,8 +13,8 @@ def name_of_minutes(minutes: float) -> str:
     return f"run.budget.minutes={minutes:g}"
 
 
-def name_of_epochs(epochs: int) -> str:
-    """Return the name under which a run records the steps of its epochs; other epochs are another choice."""
+def name_of_epochs(epochs: int | Literal[""]) -> str:
+    """Return the name under which a run records the steps of its epochs, or how the names of all epochs begin."""
     return f"data.epochs={epochs}"
 
 

@@ -124,12 +124,6 @@ class RunFolder:
         decided = self.record["auto"].setdefault(name, {"value": value, "reason": reason})
         return str(decided["value"])
 
-    def decide_for(self, name: str, value: str, reason: str) -> str:
-        """Return the recorded choice ``name`` if its reason is ``reason``; otherwise record and return ``value``."""
-        if self.record["auto"].get(name, {}).get("reason") != reason:
-            self.record["auto"][name] = {"value": value, "reason": reason}
-        return str(self.record["auto"][name]["value"])
-
     def hold_to(self, name: str, value: str, remedy: str) -> None:
         """Record the fact ``name``; raises ``StateError`` if the run began with another value."""
         known = self.record["facts"].setdefault(name, value)

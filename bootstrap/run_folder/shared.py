@@ -75,9 +75,22 @@ class SharedRunFolder:
         """Return the choice of the first rank for the ``auto`` setting ``name``."""
         return self._group.gather(self._own.decide(name, value, reason) if self._own is not None else "")[0]
 
-    def decide_for(self, name: str, value: str, reason: str) -> str:
-        """Return the choice of the first rank for ``name``, which stands as long as its ``reason`` is the same."""
-        return self._group.gather(self._own.decide_for(name, value, reason) if self._own is not None else "")[0]
+    def decision(self, name: str) -> Mapping[str, str]:
+        """Return the recorded choice ``name`` with its reason, empty if there is none."""
+        known = {} if self._own is None else self._own.record["auto"].get(name, {})
+        found: Mapping[str, str] = json.loads(self._group.gather(json.dumps(known))[0])
+        return found
+
+    def record_decision(self, name: str, value: str, reason: str, details: Mapping[str, str]) -> None:
+        """Record the choice ``name`` in place of an earlier one, on the first rank."""
+        if self._own is not None:
+            self._own.record["auto"][name] = {"value": value, "reason": reason, **details}
+
+    def drop_decisions(self, beginning: str) -> None:
+        """Drop each recorded choice whose name has this ``beginning``, on the first rank."""
+        if self._own is not None:
+            auto = self._own.record["auto"]
+            self._own.record["auto"] = {name: auto[name] for name in auto if not name.startswith(beginning)}
 
     def decided(self, name: str) -> str | None:
         """Return the choice of an earlier start of the run for the ``auto`` setting ``name``, None if there is none."""

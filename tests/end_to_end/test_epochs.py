@@ -14,9 +14,12 @@ from tests.support.command_line import corpus, losses, run_here, start, tiny, wa
 FOLDER = Path("runs/default")
 
 
+def auto(home):
+    return json.loads((home / FOLDER / "run.json").read_text())["auto"]
+
+
 def decided(home, epochs=1):
-    record = json.loads((home / FOLDER / "run.json").read_text())
-    return int(record["auto"][f"data.epochs={epochs}"]["value"])
+    return int(auto(home)[f"data.epochs={epochs}"]["value"])
 
 
 def weights(home, step):
@@ -50,8 +53,29 @@ def test_more_epochs_go_on(tmp_path):
     assert run_here("train", *settings, "data.epochs=1", cwd=tmp_path).returncode == 0
     again = run_here("train", *settings, "data.epochs=1", cwd=tmp_path)
     assert "more of it: a larger data.epochs\n" in again.stdout
+    of_one = decided(tmp_path)
     more = run_here("train", *settings, "data.epochs=2", "optimizer.batch_size=8", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     assert f"finished {decided(tmp_path, 2):,} steps" in more.stdout
     assert re.search(rf"budget  {decided(tmp_path, 2):,} steps = [\d,]+ tokens = 2\.0 epochs", more.stderr)
-    assert 3 * decided(tmp_path) - 1 <= decided(tmp_path, 2) <= 3 * decided(tmp_path)
+    assert 3 * of_one - 1 <= decided(tmp_path, 2) <= 3 * of_one
+
+
+def test_a_fall_back_to_before_a_smaller_batch_reads_all_rows(tmp_path):
+    """A run whose newest checkpoint is damaged, so that it falls back behind a change of its batch, reads all rows."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=null", "evaluation.every=0", "state_store.every=4")
+    settings += ["data.epochs=1", "state_store.keep=9"]
+    assert run_here("train", *settings, "optimizer.batch_size=32", cwd=tmp_path).returncode == 0
+    rows = int(re.match(r"[\d,]+", auto(tmp_path)["data.epochs=1"]["reason"])[0].replace(",", ""))
+    changed = [*settings, "optimizer.batch_size=16"]
+    assert run_here("train", *changed, "--from-step", "8", cwd=tmp_path).returncode == 0
+    assert decided(tmp_path) == 8 + -(-(rows - 8 * 32) // 16)
+    for damaged in (tmp_path / FOLDER / "checkpoints").glob("checkpoint-*/model.safetensors"):
+        if damaged.parent.name != "checkpoint-4":
+            damaged.write_bytes(b"damaged")
+    again = run_here("train", *changed, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    steps = 4 + -(-(rows - 4 * 32) // 16)
+    assert f"data.epochs=1 now ends the run at step {steps}" in again.stderr
+    assert f"finished {steps} steps" in again.stdout
+    assert losses(tmp_path / FOLDER).keys() == set(range(1, steps + 1))
