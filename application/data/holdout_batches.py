@@ -11,6 +11,7 @@ from holdfast.domain.data.exclusion import NO_EXCLUSION
 from holdfast.domain.data.packing import place_rows
 from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.data.sample_order import unit_order
+from holdfast.domain.data.supervision import Supervision
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
@@ -176,6 +177,11 @@ class HoldoutBatches:
     def batches(self) -> Sequence[Batch]:
         """Return the batches; raises ``DataError`` if no document is held out."""
         return self._read[0]
+
+    @cached_property
+    def supervision(self) -> Supervision:
+        """Return the numbers of tokens, targets and rows without one; raises as ``batches`` does."""
+        return sum((Supervision.of_batch(batch, ()) for batch in self.batches), Supervision())
 
     @property
     def piece_sources(self) -> Sequence[NDArray[np.int64]]:

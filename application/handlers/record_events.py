@@ -61,4 +61,5 @@ def _flat(event: Event) -> dict[str, Any]:
 def _figures(evaluation: Evaluation) -> dict[str, float]:
     if evaluation.figures:
         return {"loss": evaluation.loss, **evaluation.figures}
-    return {"loss": evaluation.loss, "bits_per_byte": evaluation.bits_per_byte}
+    bits = {"bits_per_byte": evaluation.bits_per_byte} if evaluation.num_bytes else {}
+    return {"loss": evaluation.loss, **bits}

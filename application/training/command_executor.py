@@ -190,10 +190,14 @@ class CommandExecutor:
 
     def _evaluate(self) -> None:
         if self._evaluator.has_documents:
-            evaluation = self._evaluator.run(should_stop=lambda: self._inbox.stop_requested)
+            progress, rule = self._state.progress, self._early_stopping
+            evaluation = self._evaluator.run(
+                should_stop=lambda: self._inbox.stop_requested, refuse_empty=progress.step == 0
+            )
             if evaluation is not None:
-                self._state.measurement = Measurement(self._state.progress.step, evaluation.loss)
-                self._state.progress = self._state.progress.evaluated(evaluation.metrics, self._early_stopping)
+                self._state.measurement = Measurement(progress.step, evaluation.loss)
+                if rule is None or not evaluation.lacks(rule.metric):
+                    self._state.progress = progress.evaluated(evaluation.metrics, rule)
                 self._bus.publish(EvaluationCompleted(self._state.progress, evaluation))
         if samples := self._sampler.run(should_stop=lambda: self._inbox.stop_requested):
             self._bus.publish(TextGenerated(self._state.progress, samples))

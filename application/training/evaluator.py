@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.application.data.prefetch import Prefetch, WaitAbandoned
 from holdfast.application.training.piece_losses import PieceLosses
+from holdfast.domain.counting import counted
 from holdfast.domain.errors import DataError
 from holdfast.domain.phase import Amount, show_nothing
 from holdfast.domain.training.preference_loss import mean_rewards, pair_figures
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.application.data.holdout_batches import HoldoutBatches
     from holdfast.application.training.data_ranks import DataRanks
     from holdfast.domain.data.batch import Batch
+    from holdfast.domain.data.supervision import Supervision
     from holdfast.domain.phase import ShowPhase
     from holdfast.domain.training.preference_loss import PreferenceRule
     from holdfast.ports.optimizer import Trainable
@@ -39,7 +41,7 @@ class Evaluator:
     If the settings hold out no document, the total is that of all sets together. ``token_bytes``, int32 (ids,), has
     each token's number of bytes, for bits per byte. The ranks of ``group`` share the batches and run the model equally
     often. ``rule``, if given, is the loss of preferences, which are measured by pairs in place of tokens. ``show`` gets
-    the progress.
+    the progress, ``report`` once a sentence on each set of which all or some rows have no target; ``notes`` keeps them.
     """
 
     def __init__(
@@ -52,12 +54,15 @@ class Evaluator:
         sets: Mapping[str, HoldoutBatches] = MappingProxyType({}),
         rule: PreferenceRule | None = None,
         show: ShowPhase = show_nothing,
+        report: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._held_out = held_out
         self._token_bytes = token_bytes
         self._group = group
         self._sets = sets
         self._show = show
+        self._report = report
+        self.notes: dict[str, str] = {}
         self._rule = rule
         self._losses = PieceLosses(trainable, num_ranks=group.size)
 
@@ -71,30 +76,61 @@ class Evaluator:
         """Return the documents whose loss is the total of an evaluation: the held-out ones, or else all sets."""
         return tuple(self._sets.values()) if self._held_out.is_empty else (self._held_out,)
 
-    def run(self, *, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """Return the figures, or None if ``should_stop`` returned true while reading or between two batches."""
+    def run(self, *, should_stop: Callable[[], bool] = lambda: False, refuse_empty: bool = False) -> Evaluation | None:
+        """Return the figures; a set without any target has none, and is not among the parts.
+
+        Return None if the total has no target, or if ``should_stop`` returned true while reading or between two
+        batches. Raises ``DataError`` for a set without any target if ``refuse_empty``.
+        """
         try:
-            return self._measure_all(should_stop)
+            return self._measure_all(should_stop, refuse_empty=refuse_empty)
         finally:
             self._show("")
 
-    def _measure_all(self, should_stop: Callable[[], bool]) -> Evaluation | None:
-        total = Evaluation(0.0, 0, 0)
-        if not (self._held_out.is_empty and self._sets):
-            measured = self._measure(self._held_out, "", should_stop)
-            if measured is None:
+    def _measure_all(self, should_stop: Callable[[], bool], *, refuse_empty: bool) -> Evaluation | None:
+        found: dict[str, Evaluation] = {}
+        for name, documents in self._named.items():
+            figures = self._measure(documents, f" {name}" if name else "", should_stop)
+            if figures is None:
                 return None
-            total = measured
-        sets: dict[str, Evaluation] = {}
-        for name, documents in self._sets.items():
-            if (figures := self._measure(documents, f" {name}", should_stop)) is None:
-                return None
-            sets[name] = figures
-        if total.num_targets:
-            return replace(total, parts={**total.parts, **sets})
-        nats = math.fsum(each.nats for each in sets.values())
-        num_targets, num_bytes = (sum(column) for column in zip(*map(_counts, sets.values()), strict=True))
-        return Evaluation(nats, num_targets, num_bytes, sets)
+            self._tell(name, documents.supervision, refuse_empty=refuse_empty)
+            if figures.num_targets:
+                found[name] = figures
+        without = tuple(name for name in self._named if name not in found)
+        if "" in self._named:
+            total = found.pop("", None)
+            return total and replace(total, parts={**total.parts, **found}, without_targets=without)
+        if not found:
+            return None
+        nats = math.fsum(each.nats for each in found.values())
+        num_targets, num_bytes = (sum(column) for column in zip(*map(_counts, found.values()), strict=True))
+        return Evaluation(nats, num_targets, num_bytes, found, without_targets=without)
+
+    @property
+    def _named(self) -> Mapping[str, HoldoutBatches]:
+        """Return the sets to measure by name, with the held-out documents under the empty one."""
+        return self._sets if self._held_out.is_empty and self._sets else {"": self._held_out, **self._sets}
+
+    def _tell(self, name: str, found: Supervision, *, refuse_empty: bool) -> None:
+        """Report once how many rows of the set ``name`` have no target; raise ``DataError`` if none of them has one."""
+        if name in self.notes:
+            return
+        note, whose = "", f"{counted(found.rows, 'row')} {f'of evaluation.sets.{name}' if name else 'held out'}"
+        if not found.supervised:
+            note = (
+                f"none of the {whose} holds a token that the model is to predict, so there is no loss to measure: "
+                "choose other documents to evaluate on, or raise data.sequence_length if it cuts their replies off"
+            )
+            if refuse_empty:
+                raise DataError(note)
+        elif found.supervised < found.tokens - found.pieces and found.rows_without_target:
+            note = (
+                f"{found.rows_without_target:,} of the {whose} hold no token that the model is to predict: "
+                "they count for nothing in evaluations"
+            )
+        self.notes[name] = note
+        if note:
+            self._report(f"warning: {note}")
 
     def _measure(self, documents: HoldoutBatches, name: str, should_stop: Callable[[], bool]) -> Evaluation | None:
         self._show(f"reading the held-out documents{name and f' of{name}'}")
@@ -116,9 +152,7 @@ class Evaluator:
         all_ranks = np.reshape(self._group.sum(totals.ravel().tolist()), totals.shape)
         whole, *parts = (_evaluation(sums, of_pairs=self._rule is not None) for sums in all_ranks)
         by_source = zip(documents.sources, parts, strict=True)
-        found = {source: figures for source, figures in by_source if figures.num_targets}
-        num_bytes = whole.num_bytes if self._rule is not None else max(1, whole.num_bytes)
-        return replace(whole, num_targets=max(1, whole.num_targets), num_bytes=num_bytes, parts=found)
+        return replace(whole, parts={source: figures for source, figures in by_source if figures.num_targets})
 
     def _columns(self, batch: Batch, *, by_piece: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the figures of ``batch``, float64 (columns,), and with ``by_piece`` of each piece (columns, pieces).
@@ -165,7 +199,7 @@ def _evaluation(sums: NDArray[np.float64], *, of_pairs: bool) -> Evaluation:
     nats, num_terms, num_bytes, *rewards = sums.tolist()
     if of_pairs:
         return Evaluation(nats, int(num_terms), 0, figures=mean_rewards(rewards, max(1, int(num_terms))))
-    return Evaluation(nats, int(num_terms), max(1, int(num_bytes)) if num_terms else 0)
+    return Evaluation(nats, int(num_terms), int(num_bytes))
 
 
 def _counts(figures: Evaluation) -> tuple[int, int]:

@@ -88,6 +88,8 @@ def _measure(options: argparse.Namespace, data: OtherData) -> int:
             options.run, choice=choice_of(options), trusted=stated_trust(options), show=show, data=data
         )
         evaluation = trained.evaluate()
+    for note in trained.notes:
+        print(f"warning: {note}", file=sys.stderr)
     if options.json:
         parts = {name: _figures(part) for name, part in evaluation.parts.items()}
         weights = "average" if trained.is_averaged else "trained"

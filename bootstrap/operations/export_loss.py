@@ -38,9 +38,9 @@ class LossComparison:
         self._before = self._measure(model, "of the original") if self._batches else math.nan
         self.note: str | None = None
         if not self._batches:
-            self.note = "the run held out no documents, so no loss was compared: --data FILE measures on others"
+            self.note = "the run held out nothing to predict, so no loss was compared: --data FILE measures on others"
             if order.max_loss_increase is not None:
-                msg = "--max-loss-increase needs documents, but the run held out none: add --data FILE"
+                msg = "--max-loss-increase needs documents, but the run held out nothing to predict: add --data FILE"
                 raise ConfigurationError(msg)
 
     def texts(self) -> Sequence[str]:

@@ -32,7 +32,7 @@ from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.data.holdout import Holdout
-from holdfast.domain.errors import StateError
+from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
@@ -122,6 +122,11 @@ class Trained:
         return self._evaluation.evaluator.has_documents
 
     @property
+    def notes(self) -> Sequence[str]:
+        """Return the sentences on rows without a target that ``evaluate`` has found."""
+        return [*filter(None, self._evaluation.evaluator.notes.values())]
+
+    @property
     def is_cut(self) -> bool:
         """Return whether ``evaluate`` left out documents after the first ``evaluation.max_tokens``."""
         return self._evaluation.held_out.is_cut
@@ -144,13 +149,15 @@ class Trained:
     def evaluate(self) -> Evaluation:
         """Measure the model on the documents that its run held out and its sets, or on all documents of other data.
 
-        Raises ``DataError`` if there are no documents, ``StateError`` if the data have changed.
+        Raises ``DataError`` if there are no documents or no targets, ``StateError`` if the data have changed.
         """
         evaluator = self._evaluation.evaluator
         if not evaluator.has_documents:
             self.held_out_batches()  # raises
         evaluation = evaluator.run()
-        assert evaluation is not None  # nobody asks it to stop
+        if evaluation is None:  # nobody asks it to stop
+            msg = "no document to evaluate on holds a token that the model is to predict: name others with --data FILE"
+            raise DataError(msg)
         return evaluation
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from holdfast.domain.training.early_stopping import Patience
@@ -9,6 +10,7 @@ from holdfast.domain.training.early_stopping import Patience
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from holdfast.configs.settings import TrainSettings
     from holdfast.ports.state_store import CheckpointInfo
 
 
@@ -53,6 +55,25 @@ def best_of(
         return None
     location = next((info.location for info in stored if info.progress.step == step), None)
     return {"metric": metric, "value": value, "step": step, "checkpoint": location}
+
+
+def limit_of_best(settings: TrainSettings, *, has_documents: bool) -> str | None:
+    """Return the sentence on what ``keep_best`` cannot keep, None if nothing limits it or nobody asks for it.
+
+    A checkpoint can be the best only if its step was evaluated. Early stopping saves at each best evaluation by itself.
+    """
+    store, every = settings.state_store, settings.evaluation.every
+    if not (store.keep_best or (store.archive is not None and store.archive.keep_best)):
+        return None
+    if not has_documents:
+        return "keep_best has no effect, as nothing is evaluated: set data.holdout or evaluation.sets"
+    if settings.recovery.early_stopping.rule is not None or not (store.every and every) or store.every % every == 0:
+        return None
+    return (
+        f"keep_best chooses among checkpoints whose step was evaluated: with state_store.every={store.every} and "
+        f"evaluation.every={every} these are the multiples of {math.lcm(store.every, every):,} and the end of the run; "
+        "let evaluation.every divide state_store.every to choose among all"
+    )
 
 
 def _of_lowest_loss(stored: Sequence[CheckpointInfo]) -> int | None:

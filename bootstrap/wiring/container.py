@@ -278,6 +278,7 @@ class Container(containers.DeclarativeContainer):
         data_ranks,
         sets=eval_sets,
         rule=providers.Singleton(training.preference_rule, settings),
+        report=report,
         show=show,
     )
     sampler = prompt_sampler(settings, trainable, run_tokenizer, process_group, report=report, show=show)
@@ -306,12 +307,7 @@ class Container(containers.DeclarativeContainer):
             build_memory_tier, settings.provided.state_store, process_group.provided.size, memory_pressure
         ),
         conditions=providers.Callable(
-            conditions,
-            settings,
-            hardware,
-            mesh,
-            micro_batch,
-            late_data_changes.provided.get.call(),
+            conditions, settings, hardware, mesh, micro_batch, late_data_changes.provided.get.call()
         ),
     )
     grace = providers.Factory(GracePeriod, settings.provided.recovery.grace_seconds)

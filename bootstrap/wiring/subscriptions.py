@@ -36,6 +36,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP, PostMortem, resources
 from holdfast.bootstrap.run_folder.verdict_file import VerdictFile
 from holdfast.bootstrap.wiring.archive_progress import WAITING
+from holdfast.bootstrap.wiring.best_checkpoint import limit_of_best
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 from holdfast.bootstrap.wiring.resource_balance import build_balance, free_unused_memory
@@ -177,7 +178,10 @@ def subscriptions(parts: RunParts, opened: OpenHandlers) -> list[Subscription]:
 
 def _evaluate(parts: RunParts, report: Callable[[str], object]) -> list[Subscription]:
     chosen, budget, inbox = parts.settings.evaluation, parts.opened.budget, parts.opened.inbox
-    if not (parts.data.holdout.fraction or chosen.sets or chosen.prompts or chosen.prompts_file):
+    has_documents = bool(parts.data.holdout.fraction or chosen.sets)
+    if (limit := limit_of_best(parts.settings, has_documents=has_documents)) is not None:
+        report(f"warning: {limit}")
+    if not (has_documents or chosen.prompts or chosen.prompts_file):
         return []
     rule = parts.settings.recovery.early_stopping.rule
     measure = EvaluateOnCadence(Cadence(chosen.every), budget, inbox, at_start=chosen.at_start, early_stopping=rule)

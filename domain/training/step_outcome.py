@@ -53,7 +53,8 @@ class Evaluation:
     """The loss on the held-out documents: ``nats`` over ``num_targets`` tokens of ``num_bytes`` bytes of text.
 
     Of preferences, it is over pairs, and the number of bytes is 0. ``parts`` are the figures of each source of a
-    mixture and of each named set, by name. ``figures`` are further ones, by name.
+    mixture and of each named set, by name; ``without_targets`` are the sets that have none, and so no figure.
+    ``figures`` are further ones, by name.
     """
 
     nats: float
@@ -61,6 +62,7 @@ class Evaluation:
     num_bytes: int
     parts: Mapping[str, Evaluation] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
+    without_targets: tuple[str, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -75,10 +77,15 @@ class Evaluation:
     def words(self, digits: int) -> Sequence[str]:
         """Return the figures for a person, each with its unit, the losses with ``digits`` after the point."""
         if not self.figures:
-            return [f"{self.bits_per_byte:.{digits}f} bits per byte", f"{self.loss:.{digits}f} nats/token"]
+            bits = [f"{self.bits_per_byte:.{digits}f} bits per byte"] if self.num_bytes else []
+            return [*bits, f"{self.loss:.{digits}f} nats/token"]
         rewards = {name.removeprefix("reward_"): value for name, value in self.figures.items()}
         accuracy = f"{rewards['accuracy']:.1%} of the pairs in the right order"
         return [f"{self.loss:.{digits}f} nats/pair", accuracy, f"reward margin {rewards['margin']:.{digits}f}"]
+
+    def lacks(self, metric: str) -> bool:
+        """Return whether ``metric`` is one of a set without targets."""
+        return metric.partition("/")[2] in self.without_targets
 
     @property
     def metrics(self) -> Mapping[str, float]:

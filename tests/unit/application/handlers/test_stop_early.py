@@ -5,14 +5,17 @@ from functools import cache
 
 import pytest
 
+from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import RollBack, StopEarly, StopRun
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.events import EvaluationCompleted, RolledBack, StepCompleted, StopRequested
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.early_stopping import EarlyStopping
+from tests.support.encoders import CAPITALS
 from tests.support.loop import Loop
+from tests.support.streams import Plan
 
 RULE = EarlyStopping("eval_loss", 3, 0.02)
 EVERY = 3
@@ -177,3 +180,23 @@ def test_a_metric_that_is_not_measured_ends_the_run():
     """The first evaluation shows that the metric of the settings is not measured."""
     with pytest.raises(ConfigurationError, match="measures eval_loss, eval_bits_per_byte"):
         loop_of(rule=replace(RULE, metric="eval_loss/web")).run()
+
+
+@pytest.mark.parametrize("is_known_at_start", [False, True])
+def test_an_evaluation_without_targets_stops_no_run_as_early(is_known_at_start):
+    """Without any target to measure a run is refused at its start, or trains to its end without a best evaluation."""
+    texts = {"talk": ["a" * 70 + f"LOUD{number}" for number in range(40)]}
+    loop = Loop(
+        source=MemoryDataSource(texts),
+        plan=Plan(encoder=CAPITALS),
+        evaluate_every=1,
+        evaluate_at_start=is_known_at_start,
+        early_stopping=EarlyStopping("eval_loss", 2),
+    )
+    if is_known_at_start:
+        with pytest.raises(DataError, match="no loss to measure"):
+            loop.run()
+        return
+    progress = loop.run()
+    assert (progress.step, progress.patience, loop.train.stopped_by) == (loop.budget.steps, None, None)
+    assert not loop.published(EvaluationCompleted)

@@ -17,6 +17,7 @@ from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.packing import ConcatPacking
 from holdfast.domain.errors import DataError, OutOfMemory
 from holdfast.domain.phase import Amount
+from tests.support.encoders import CAPITALS
 from tests.support.loop import FaultyTrainable
 from tests.support.streams import Plan, groups_of
 from tests.support.streams import held_out_of as held_out_by
@@ -124,10 +125,43 @@ def test_an_evaluation_can_be_given_up_between_batches():
     assert evaluator_of(trainable_of()).run(should_stop=lambda: next(answers)) is None
 
 
-def test_documents_of_one_token_have_no_targets():
-    """A held-out set without targets has loss 0 and divides by nothing."""
-    evaluation = evaluator_of(trainable_of(), held_out_of({"a": ["x"]}, max_tokens=1)).run()
-    assert (evaluation.nats, evaluation.loss, evaluation.bits_per_byte) == (0.0, 0.0, 0.0)
+def masked(text, max_tokens):
+    """Return the first tokens of a held-out text of which the small letters are no targets."""
+    return held_out_of({"a": [text]}, max_tokens=max_tokens, plan=PLAN.with_(encoder=CAPITALS))
+
+
+@pytest.mark.parametrize("held_out", [held_out_of({"a": ["x"]}, max_tokens=1), masked("a" * 40 + "B", 25)])
+def test_documents_without_targets_have_no_figure(held_out):
+    """An evaluation without any target returns nothing and says so once, or is refused."""
+    said = []
+    evaluator = Evaluator(
+        trainable_of(), held_out, MemoryTokenizer().token_bytes, SingleProcessGroup(), report=said.append
+    )
+    with pytest.raises(DataError, match=r"none of the .* held out holds a token that the model is to predict"):
+        evaluator.run(refuse_empty=True)
+    assert evaluator.run() is evaluator.run() is None
+    assert len(said) == 1
+
+
+def test_rows_without_a_target_are_counted():
+    """Of an evaluation that has targets, the rows without one are said."""
+    said = []
+    held_out = masked("a" * 20 + "BIG" + "b" * 20, 40)
+    Evaluator(trainable_of(), held_out, MemoryTokenizer().token_bytes, SingleProcessGroup(), report=said.append).run(
+        refuse_empty=True
+    )
+    without = sum(not row.any() for batch in held_out.batches for row in batch.loss_mask)
+    assert without
+    [sentence] = said
+    assert sentence.startswith(f"warning: {without} of the {sum(batch.num_rows for batch in held_out.batches)} rows")
+
+
+def test_targets_that_are_no_text_have_no_bits_per_byte():
+    """Without a byte of text among the targets, bits per byte are no figure rather than those of one byte."""
+    evaluation = evaluator_of(trainable_of(), held_out_of({"a": ["x"]})).run()  # the end of the text alone
+    assert evaluation.num_targets == 1
+    assert list(evaluation.metrics) == ["eval_loss"]
+    assert evaluation.words(3) == [f"{evaluation.loss:.3f} nats/token"]
 
 
 def test_reading_what_is_held_out_can_be_given_up():
@@ -298,3 +332,16 @@ def test_without_held_out_documents_the_sets_together_are_the_total():
     assert evaluation.nats == math.fsum(part.nats for part in parts)
     assert evaluation.num_targets == sum(part.num_targets for part in parts) > 0
     assert evaluation.num_bytes == sum(part.num_bytes for part in parts) > 0
+
+
+def test_a_set_without_targets_changes_no_figure_of_the_others():
+    """Beside a good set the total is that of the good set alone, and the other set has no figure."""
+    good = held_out_of(SONGS)
+    evaluation = with_sets(held_out_of(fraction=0.0), good=good, empty=masked("a" * 40 + "B", 25))
+    assert list(evaluation.parts) == ["good"]
+    alone = evaluator_of(trainable_of(), good).run()
+    assert (evaluation.nats, evaluation.num_targets) == (alone.nats, alone.num_targets)
+    assert not any("empty" in metric for metric in evaluation.metrics)
+    assert evaluation.lacks("eval_loss/empty")
+    assert not evaluation.lacks("eval_loss/good")
+    assert not evaluation.lacks("eval_loss")
