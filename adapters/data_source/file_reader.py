@@ -87,6 +87,26 @@ class FileReader:
             return self._split_table(file)
         return [(start, min(step, size - start)) for start in range(0, size, step)]
 
+    def form(self, file: SourceFile) -> str:
+        """Return the name of the form in which ``file`` is read: its format, its compression, and JSON in its columns.
+
+        A table is opened only if other columns than the text are read; a damaged one has no columns.
+        """
+        if file.format not in _TABLES:
+            return file.format if file.compression == "none" else f"{file.format}.{file.compression}"
+        if len(self.fields.names) == 1:
+            return file.format
+        from holdfast.adapters.data_source.formats.arrow import arrow_schema
+        from holdfast.adapters.data_source.formats.columnar import reads_json
+        from holdfast.adapters.data_source.formats.parquet import parquet_schema
+
+        try:
+            with self.access.opened(file.stored, is_random=True) as stream:
+                schema = (parquet_schema if file.format == "parquet" else arrow_schema)(stream)
+        except Exception:  # noqa: BLE001 - the reader of the file will say what is wrong with it
+            return file.format
+        return f"{file.format}+json" if reads_json(schema, self.fields) else file.format
+
     def read(self, file: SourceFile, part: Part, model_of: ModelOf) -> Iterator[Document | Rejected]:
         """Yield the documents of ``part``; an error that ends the reading is reported as a rejected record.
 

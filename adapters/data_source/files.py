@@ -80,12 +80,14 @@ class FilesDataSource(DataSource):
     def with_fields(self, names: Sequence[str]) -> FilesDataSource:
         """Return a source of the same documents that carry the fields of ``names``."""
         other = copy(self)
+        other.__dict__.pop("_forms", None)
         other._reading = FileReader(self._reading.fields.keeping(names), self._limits, self._access)  # noqa: SLF001
         return other
 
     def with_task(self, task: Task) -> FilesDataSource:
         """Return a source of the same records, whose documents are what ``task`` makes of several of their fields."""
         other = copy(self)
+        other.__dict__.pop("_forms", None)
         fields = replace(self._reading.fields, task=task)
         other._reading = FileReader(fields, self._limits, self._access)  # noqa: SLF001  of its own kind
         return other
@@ -128,14 +130,18 @@ class FilesDataSource(DataSource):
 
     @override
     def fingerprint(self) -> str:
-        units = [[unit.name, unit.etag, file.format, file.compression] for unit, file in self._units.values()]
+        forms = {file.name: form for file, form in zip(self._files, self._forms, strict=True)}
+        units = [
+            [unit.name, unit.etag, forms[file.name].partition(".")[0], file.compression]
+            for unit, file in self._units.values()
+        ]
         return fingerprint_of(astuple(self._limits), self._reading.fields.to_json(), units)
 
     @override
     def files(self) -> DataFiles:
         reading = fingerprint_of(astuple(self._limits), self._reading.fields.to_json())
         first = self._places or self._own_places
-        return DataFiles(reading, {"": self._own_places}, {"": first}, [self._told(file) for file in self._files])
+        return DataFiles(reading, {"": self._own_places}, {"": first}, [*map(self._told, self._files, self._forms)])
 
     @override
     def identify(self, known: DataFiles | None = None) -> DataFiles:
@@ -147,7 +153,7 @@ class FilesDataSource(DataSource):
     @override
     def only(self, names: Collection[str]) -> FilesDataSource:
         part = copy(self)
-        for derived in ("_units", "_files", "_first", "_own_places"):
+        for derived in ("_units", "_files", "_forms", "_first", "_own_places"):
             part.__dict__.pop(derived, None)
         part.__dict__ |= {"_part_of": (self, names), "_columns": {}}
         return part
@@ -162,15 +168,19 @@ class FilesDataSource(DataSource):
     def read_retries(self) -> int:
         return self._access.counter.read_retries
 
-    def _told(self, file: SourceFile) -> DataFile:
+    def _told(self, file: SourceFile, form: str) -> DataFile:
         stored = file.stored
-        form = file.format if file.compression == "none" else f"{file.format}.{file.compression}"
         stamp = stamp_of(file.name, stored.unit.etag)
         return DataFile(self._name(file), stored.unit.size, form, stamp, self._access.contents.of(stored))
 
     def _name(self, file: SourceFile) -> str:
         below = file.stored.below
         return below.lstrip("/") if len(self._paths) == 1 else f"data.path[{self._paths.index(file.path)}]{below}"
+
+    @cached_property
+    def _forms(self) -> Sequence[str]:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(self._reading.form, self._files))
 
     @cached_property
     def _own_places(self) -> Sequence[str]:

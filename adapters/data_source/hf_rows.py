@@ -8,20 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+import pyarrow as pa
 from datasets import Dataset, IterableDataset, load_dataset_builder, load_from_disk
 from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import blocks_of
 from holdfast.adapters.data_source.file_access import FileAccess
-from holdfast.adapters.data_source.formats.columnar import documents, problem_with
+from holdfast.adapters.data_source.formats.columnar import documents, problem_with, reads_json
 from holdfast.adapters.data_source.formats.records import Fields, fingerprint_of
 from holdfast.adapters.data_source.listing import list_files
 from holdfast.ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from holdfast.adapters.data_source.content_hashes import ContentHashes
     from holdfast.adapters.data_source.listed_file import ListedFile
@@ -39,12 +38,20 @@ class DatasetRows(ABC):
     stored: Sequence[ListedFile] = ()
 
     @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+
+    @abstractmethod
     def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
         """Return the units, sorted; ``name`` is the split's."""
 
     @abstractmethod
     def batches(self, unit: Unit, start: int, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield the rows of ``unit`` from ``start`` on, each table with the position of its first row."""
+
+    def reads_json(self, fields: Fields) -> bool:
+        """Return whether a column of ``fields`` holds JSON; raises the errors of ``datasets``."""
+        return reads_json(self.schema(), fields)
 
     def read(self, unit: Unit, start: int, fields: Fields, record_bytes: int) -> Iterator[Document | Rejected]:
         """Yield the documents of ``unit`` from ``start`` on."""
@@ -83,6 +90,10 @@ class _SavedRows(DatasetRows):
         self.stored = [_stored(entry["filename"]) for entry in dataset.cache_files]
         self._blocks = blocks_of(self.stored)
         self._contents = contents
+
+    @override
+    def schema(self) -> pa.Schema:
+        return self._dataset.features.arrow_schema
 
     @override
     def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
@@ -126,6 +137,13 @@ class _StreamedRows(DatasetRows):
         origin = [list(map(str, entry)) for entry in getattr(files, "origin_metadata", None) or ()]
         self._etag = fingerprint_of(builder.hash, builder.config_id, list(map(str, files or ())), origin)
         self._size = _size_of(builder, split, files or ())
+
+    @override
+    def schema(self) -> pa.Schema:
+        if (features := self._dataset.features) is not None:
+            return features.arrow_schema
+        first = next(iter(self._dataset.iter(batch_size=1)), None)
+        return pa.schema([]) if first is None else first.schema
 
     @override
     def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:

@@ -91,7 +91,9 @@ class HuggingfaceDataSource(BasicDataSource):
     @override
     def fingerprint(self) -> str:
         units = [[unit.name, unit.etag] for unit in self.units()]
-        return fingerprint_of(astuple(self._limits), self._fields.to_json(), units)
+        return fingerprint_of(
+            astuple(self._limits), self._fields.to_json(), units, *(["json"] if self._reads_json else [])
+        )
 
     @override
     def files(self) -> DataFiles | None:
@@ -110,7 +112,12 @@ class HuggingfaceDataSource(BasicDataSource):
 
     def _told(self, file: ListedFile) -> DataFile:
         stamp = stamp_of(file.unit.name, file.unit.etag)
-        return DataFile(file.below.lstrip("/"), file.unit.size, "arrow", stamp, self._contents.of(file))
+        form = "arrow+json" if self._reads_json else "arrow"
+        return DataFile(file.below.lstrip("/"), file.unit.size, form, stamp, self._contents.of(file))
+
+    @property
+    def _reads_json(self) -> bool:
+        return len(self._fields.names) > 1 and self._rows.reads_json(self._fields)
 
     @cached_property
     def _units(self) -> Mapping[str, Unit]:

@@ -307,10 +307,25 @@ def test_a_column_that_cannot_be_used_is_named(tmp_path, write):
         assert bad.end is None
 
 
-@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "string",
+        "large_string",
+        "string_view",
+        "dictionary",
+        "binary",
+        "large_binary",
+        "binary_view",
+        "bytes of a dictionary",
+    ],
+)
 def test_texts_of_every_type_are_read(tmp_path, kind):
-    """Strings of any size and those of a dictionary are text."""
-    types = {"dictionary": pa.dictionary(pa.int32(), pa.string())}
+    """Strings of any size, those of a dictionary, and bytes that are UTF-8 are text."""
+    types = {
+        "dictionary": pa.dictionary(pa.int32(), pa.string()),
+        "bytes of a dictionary": pa.dictionary(pa.int32(), pa.binary()),
+    }
     column = pa.array(["one", "two", "one"]).cast(types.get(kind) or getattr(pa, kind)())
     with pa.ipc.new_file(tmp_path / "a.arrow", pa.schema([("text", column.type)])) as writer:
         writer.write_batch(pa.record_batch([column], ["text"]))

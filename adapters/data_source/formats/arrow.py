@@ -23,6 +23,11 @@ _ROWS = 1 << 32
 _FILE_MAGIC = b"ARROW1"
 
 
+def arrow_schema(file: Any) -> pa.Schema:
+    """Return the columns of ``file``."""
+    return (pa.ipc.open_file if _has_footer(file) else pa.ipc.open_stream)(file).schema
+
+
 def split_arrow(file: Any, size: int, unit_bytes: int) -> list[tuple[int, int]]:
     """Return parts of whole record batches, each by its first position and about its bytes; a stream has one."""
     if not _has_footer(file):

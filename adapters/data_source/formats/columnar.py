@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +13,20 @@ from holdfast.ports.data_source import Document, Rejected
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_TEXTS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
+
+
+def reads_json(schema: pa.Schema, fields: Fields) -> bool:
+    """Return whether a column of ``fields`` holds JSON, which is decoded to the objects it stands for."""
+    return any(_holds_json(schema.field(name).type) for name in fields.names_among(schema.names))
+
 
 def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
     """Return an error message if ``schema`` lacks a field or its text column holds no text."""
@@ -21,7 +36,7 @@ def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
         return None
     kind = schema.field(fields.text).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if _is_json(kind) or any(is_text(kind) for is_text in _TEXTS):
         return None
     return f"{file}: the column {fields.text!r} holds {kind}, not text: set data.text_field to one that holds text"
 
@@ -66,9 +81,14 @@ def _records(
         place = f"{file}, row {start}"
         found: Document | Rejected | None
         try:
-            record = {name: without_nulls(column[index].as_py()) for name, column in zip(names, columns, strict=True)}
+            record = {
+                name: _value(column[index].as_py(), column.type) for name, column in zip(names, columns, strict=True)
+            }
         except UnicodeDecodeError:
             yield Rejected(f"{place}: a text is not UTF-8: convert it or leave the row out", start, start + 1)
+            continue
+        except ValueError:
+            yield Rejected(f"{place}: a column of JSON holds something else: repair the row", start, start + 1)
             continue
         if fields.filter and not fields.wants(record):
             continue
@@ -79,21 +99,57 @@ def _records(
             yield found
 
 
-def without_nulls(value: Any) -> Any:
-    """Return ``value`` without the null members that a column gives to objects which lack them."""
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """Return ``value`` of a column of type ``kind`` with its JSON decoded and its bytes as text.
+
+    Null members that a column gives to objects which lack them are left out; those within JSON are its own. Raises
+    ``ValueError``, of which ``UnicodeDecodeError`` is one.
+    """
+    if value is None:
+        return None
+    if _is_json(kind):
+        return json.loads(value)
+    if pa.types.is_struct(kind):
+        found = {field.name: _value(value[field.name], field.type) for field in kind}
+        return {name: member for name, member in found.items() if member is not None}
+    if _is_list(kind):
+        return [_value(item, kind.value_type) for item in value]
+    if isinstance(value, dict | list):  # of a type without members, such as a map
+        return _without_nulls(value)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: without_nulls(item) for name, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_json(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and bool(kind.extension_name == "arrow.json")
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_list or types.is_list_view(kind) or types.is_large_list_view(kind))
+
+
+def _holds_json(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_holds_json(field.type) for field in kind)
+    return _holds_json(kind.value_type) if _is_list(kind) else _is_json(kind)
 
 
 def _texts(column: Any) -> list[str | bytes | None]:
     # Arrow does not check that texts are UTF-8; an invalid one arrives as bytes
-    if pa.types.is_dictionary(column.type):
-        return _values(column)
-    raw = column.cast(pa.binary_view() if pa.types.is_string_view(column.type) else pa.large_binary())
+    if pa.types.is_dictionary(column.type) or _is_json(column.type):
+        return [_text(value) if isinstance(value, bytes) else value for value in _values(column)]
+    is_view = pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type)
+    raw = column.cast(pa.binary_view() if is_view else pa.large_binary())
     raw.validate(full=True)
     try:
-        return list(column.to_pylist())
+        return [_text(value) if isinstance(value, bytes) else value for value in column.to_pylist()]
     except UnicodeDecodeError:
         return [_text(value) for value in raw.to_pylist()]
 
@@ -101,7 +157,8 @@ def _texts(column: Any) -> list[str | bytes | None]:
 def _values(column: Any) -> list[Any]:
     # Arrow would follow offsets that point outside of the file
     column.validate(full=True)
-    return list(column.to_pylist())
+    values = list(column.to_pylist())
+    return [_value(value, column.type) for value in values] if _holds_json(column.type) else values
 
 
 def _text(value: bytes | None) -> str | bytes | None:

@@ -13,12 +13,19 @@ from holdfast.ports.data_source import Rejected
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from holdfast.adapters.data_source.formats.records import Fields, Part
     from holdfast.ports.data_source import Document
 
 _BATCH_BYTES = 4 << 20
 _MOST_ROWS = 512
 _PAGE_BYTES = 1 << 20
+
+
+def parquet_schema(file: Any) -> pa.Schema:
+    """Return the columns of ``file``."""
+    return pq.ParquetFile(file).schema_arrow
 
 
 def split_parquet(file: Any, size: int, unit_bytes: int) -> list[tuple[int, int]]:
