@@ -242,7 +242,7 @@ class Run:
         self._screen.say(*folder.told_changes(dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
         self.settings = with_sizes(self.settings, replaced, folder.decide, folder.decided, group.size)
-        own = {"record": [folder.part], "places": places, "rejections": rejections}
+        own = {"record": [folder.part], "places": places, "rules": folder.rules(), "rejections": rejections}
         container = self._container_of({**replaced, **opened.by_name(), **own}, folder.decide)
         container.hardware()  # decided together, so not within the turn of one rank
         mode, drift = container.mode(), container.drift()

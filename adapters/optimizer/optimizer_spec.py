@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.optimizer.algorithms.optimizer_factory import build_optimizer
+from holdfast.adapters.optimizer.algorithms.parameter_groups import NEWEST_RULE
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 class OptimizerSpec:
     """An algorithm by name (adamw, muon, lion, adamw_8bit) and its arguments for ``build_optimizer``.
 
-    ``ema_decay``, if given, is the decay of an average of the weights, which is evaluated in their place.
+    ``ema_decay``, if given, is the decay of an average of the weights, which is evaluated in their place. ``rule`` is
+    the version of the rule that groups the parameters: a run keeps the one that it began with.
     """
 
     name: str = "adamw"
@@ -27,6 +29,7 @@ class OptimizerSpec:
     epsilon: float = 1e-8
     decay_embeddings: bool = True
     ema_decay: float | None = None
+    rule: int = NEWEST_RULE
 
     def build(self, network: Module, device: str, layout: ShardLayout) -> Optimizer:
         """Return the optimizer of the parameters of ``network``, which lie on ``device`` in this ``layout``."""
@@ -39,4 +42,5 @@ class OptimizerSpec:
             decay_embeddings=self.decay_embeddings,
             device=device,
             layout=layout,
+            rule=self.rule,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trained_model import as_begun
-from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.run_folder.folder import read_record, rules_of
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring.access_roles import require_to_read
@@ -110,7 +110,8 @@ def open_traced(path: Path, *, trusted: Mapping[str, str], show: ShowPhase) -> T
     audit = audit_of(path, settings.state_store)
     require_to_read(path, is_encrypted=settings.data.is_encrypted, record=audit.record)
     known = known_data(record)
-    given = {"places": {} if known is None else known.first_places, "excluded": NO_EXCLUSION}
+    places = {} if known is None else known.first_places
+    given = {"places": places, "rules": rules_of(record), "excluded": NO_EXCLUSION}
     container = assemble(settings, path, given, report=_report, keep_choice=keep_choice, show=show)
     parts = container.data_parts()
     data = parts.found if known is None else as_recorded(record, known, parts.found)

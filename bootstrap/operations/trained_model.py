@@ -15,7 +15,7 @@ from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, us
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
-from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.run_folder.folder import read_record, rules_of
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.assembly import Around, assemble
 from holdfast.bootstrap.wiring.container import open_evaluation
@@ -238,6 +238,7 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
     known = known_data(record)
     parts["places"] = {} if known is None else known.first_places
     parts["late_reference"] = LateValue(known_reference(record))
+    parts["rules"] = rules_of(record)
     return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
 
 

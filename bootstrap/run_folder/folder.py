@@ -8,6 +8,7 @@ from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 TRAINING = "training"
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
+RULES: Mapping[str, int] = MappingProxyType({"parameter_groups": 2})
+"""The newest version of each rule whose results have changed; a run keeps the version that it began with."""
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 _SECTIONS = ("run", "data", "model")
@@ -130,6 +133,18 @@ class RunFolder:
         if known != value:
             msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
             raise StateError(msg)
+
+    def rules(self) -> dict[str, int]:
+        """Return the version of each rule that the run follows, and record those of a new run.
+
+        Raises ``StateError`` if the run began with a version that is not known here.
+        """
+        recorded = rules_of(self.record) if self.settings_before is not None else dict(RULES)
+        if newer := [name for name, version in recorded.items() if version > RULES[name]]:
+            msg = f"the run in {self.path} began with a newer holdfast ({newer[0]}): upgrade to continue it"
+            raise StateError(msg)
+        self.record["rules"] = recorded
+        return recorded
 
     def note_changed_data(self, how: str) -> None:
         """Record that the run continues on purpose with changed data; ``how`` describes the difference."""
@@ -268,12 +283,22 @@ def _check_members(record: Mapping[str, Any]) -> None:
         if not isinstance(record[name], kind):
             msg = f"{name} is not a {kind.__name__}"
             raise TypeError(msg)
+    rules = record.get("rules", {})
+    if not isinstance(rules, dict) or not all(type(version) is int for version in rules.values()):
+        msg = "rules is not a mapping to numbers"
+        raise TypeError(msg)
     if not all(isinstance(decided["value"], str) for decided in record["auto"].values()):
         msg = "auto holds a value that is not text"
         raise TypeError(msg)
     if "start" in record and datetime.fromisoformat(record["start"]["time"]).tzinfo is None:
         msg = "the time of its start has no time zone"
         raise ValueError(msg)
+
+
+def rules_of(record: Mapping[str, Any]) -> dict[str, int]:
+    """Return the version of each rule that the run of ``record`` follows; a run that recorded none began with 1."""
+    recorded = record.get("rules", {})
+    return {name: int(recorded.get(name, 1)) for name in RULES}
 
 
 def versions_read(record: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:

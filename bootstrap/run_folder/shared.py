@@ -106,6 +106,12 @@ class SharedRunFolder:
             msg = f"the {name} of rank {strangers[0]} is not that of rank 0: give all processes the same"
             raise StateError(msg)
 
+    def rules(self) -> Mapping[str, int]:
+        """Return the version of each rule that the run follows; a new run records the newest."""
+        own = None if self._own is None else self._own.rules()
+        found: Mapping[str, int] = json.loads(self._group.gather(json.dumps(own))[0])
+        return found
+
     def knows(self, name: str) -> bool:
         """Return whether the fact ``name`` was recorded when the run began."""
         is_known = self._own is not None and name in self._own.record["facts"]

@@ -20,6 +20,7 @@ from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import StepEngine
+from holdfast.bootstrap.run_folder.folder import RULES
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring import build_model as training
 from holdfast.bootstrap.wiring import data_streams as data
@@ -110,6 +111,7 @@ class Container(containers.DeclarativeContainer):
     data_ranks = providers.Singleton(DataRanks, process_group, mesh)
     work_part = providers.Object(WHOLE)
     places = providers.Object[Any]({})  # of the data, when the order of their files was chosen
+    rules = providers.Object[Any](RULES)  # the versions with which the run began
     transforms = providers.Singleton(load_transforms, settings.provided.data)
     fields = providers.Singleton(fields_read, transforms, settings.provided.data)
     data_source = data_sources(settings, places, fields)
@@ -141,7 +143,7 @@ class Container(containers.DeclarativeContainer):
         gpu=providers.Callable(gpu_of, hardware),
     )
     model_factory = model_factories(settings, hardware)
-    optimizer = optimizers(settings, hardware, mesh, report)
+    optimizer = optimizers(settings, hardware, mesh, rules, report)
     inbox = providers.Singleton(Inbox)
     ledger = providers.Singleton(open_ledger, settings.provided.ledger, directory, report)
     record = providers.List()

@@ -46,7 +46,7 @@ def model_factories(settings: providers.Dependency[Any], chosen: providers.Provi
     )
 
 
-def _algorithm(settings: providers.Dependency[Any]) -> providers.Singleton[Any]:
+def _algorithm(settings: providers.Dependency[Any], rules: providers.Provider[Any]) -> providers.Singleton[Any]:
     return providers.Singleton(
         lazy("holdfast.adapters.optimizer.optimizer_spec:OptimizerSpec"),
         settings.provided.optimizer.algorithm,
@@ -55,6 +55,7 @@ def _algorithm(settings: providers.Dependency[Any]) -> providers.Singleton[Any]:
         epsilon=settings.provided.optimizer.epsilon,
         decay_embeddings=settings.provided.optimizer.decay_embeddings,
         ema_decay=settings.provided.optimizer.ema_decay,
+        rule=rules.provided["parameter_groups"],
     )
 
 
@@ -62,10 +63,11 @@ def optimizers(
     settings: providers.Dependency[Any],
     chosen: providers.Provider[Any],
     mesh: providers.Provider[Any],
+    rules: providers.Provider[Any],
     report: providers.Dependency[Any],
 ) -> providers.Selector[Any]:
     """Return the choice of optimizers."""
-    algorithm = _algorithm(settings)
+    algorithm = _algorithm(settings, rules)
     return providers.Selector(
         settings.provided.optimizer.kind,
         accelerate=providers.Singleton(

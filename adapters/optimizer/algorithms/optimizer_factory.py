@@ -8,7 +8,7 @@ import torch
 from torch.optim import AdamW, Optimizer
 
 from holdfast.adapters.optimizer.algorithms.muon import MuonWithAdamW
-from holdfast.adapters.optimizer.algorithms.parameter_groups import ParameterRole, parameter_groups
+from holdfast.adapters.optimizer.algorithms.parameter_groups import NEWEST_RULE, ParameterRole, parameter_groups
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,13 +45,14 @@ def build_optimizer(
     decay_embeddings: bool = True,
     device: str = "cpu",
     layout: ShardLayout = "whole",
+    rule: int = NEWEST_RULE,
 ) -> Optimizer:
     """Return ``algorithm`` (adamw, muon, lion, adamw_8bit) over the trainable parameters of ``network``, at rate 0.
 
     The parameters are already on ``device`` (cpu, cuda, mps). ``layout`` is ``whole``, ``sharded`` (each a DTensor, as
-    in FSDP2) or ``flat`` (slices of one long vector, as in DeepSpeed). The learning rate is set in ``param_groups``
-    before each step. Raises ``ConfigurationError`` if the algorithm does not support the layout, lacks its package or
-    has nothing to train.
+    in FSDP2) or ``flat`` (slices of one long vector, as in DeepSpeed). ``rule`` is the version of the rule that groups
+    the parameters. The learning rate is set in ``param_groups`` before each step. Raises ``ConfigurationError`` if the
+    algorithm does not support the layout, lacks its package or has nothing to train.
     """
     if (algorithm, layout) in _REFUSED:
         msg = f"optimizer.algorithm is {algorithm}, which {_REFUSED[algorithm, layout]}"
@@ -61,6 +62,7 @@ def build_optimizer(
         weight_decay=weight_decay,
         decay_embeddings=decay_embeddings,
         options_of=lambda role: _options(algorithm, role),
+        rule=rule,
     )
     try:
         return _create(groups, algorithm, betas, epsilon, fused=device in ("cpu", "cuda"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,22 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+NEWEST_RULE = 2
+"""The version of the rule that gives parameters their roles; version 1 looked at the number of dimensions alone."""
+
+# What Trainer of transformers leaves without weight decay, by the name of the parameter in lower case.
+_NORMS_AND_BIASES = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+_STATE_SPACE = ("A_log", "D")  # of Mamba, whose authors leave them without decay
+
+
 class ParameterRole(Enum):
     """The role of a parameter in its network."""
 
     EMBEDDING = "embedding"  # looked up by token or position; includes a tied head
     HEAD = "head"  # from the last hidden state to the logits
-    MATRIX = "matrix"  # two dimensions, between hidden states
-    STACK = "stack"  # more dimensions: convolutions, experts in one tensor
-    VECTOR = "vector"  # norms, biases, scalars
+    MATRIX = "matrix"  # of a linear layer between hidden states
+    STACK = "stack"  # convolutions, experts in one tensor, and all else of two or more dimensions
+    VECTOR = "vector"  # norms, biases, scalars, state-space parameters
 
 
 def parameter_groups(
@@ -33,14 +42,16 @@ def parameter_groups(
     weight_decay: float,
     decay_embeddings: bool,
     options_of: Callable[[ParameterRole], dict[str, Any]],
+    rule: int = NEWEST_RULE,
 ) -> list[dict[str, Any]]:
     """Return the parameter groups for a torch optimizer, without frozen parameters.
 
     Vectors have no weight decay, and embeddings have it only with ``decay_embeddings``. ``options_of`` returns the
-    other options of a role. Raises ``ConfigurationError`` if all parameters are frozen.
+    other options of a role; ``rule`` is the version of the rule for roles. Raises ``ConfigurationError`` if all
+    parameters are frozen.
     """
     groups: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
-    for parameter, role in _roles(network):
+    for parameter, role in _roles(network, rule):
         decays = role is not ParameterRole.VECTOR and (decay_embeddings or role is not ParameterRole.EMBEDDING)
         options = options_of(role) | {"weight_decay": weight_decay if decays else 0.0}
         # torch steps all tensors of a group at once, which must then be spread over the same ranks
@@ -66,17 +77,38 @@ def by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     return list(lists.values()) or [[]]
 
 
-def _roles(network: nn.Module) -> Iterator[tuple[Tensor, ParameterRole]]:
+def _roles(network: nn.Module, rule: int) -> Iterator[tuple[Tensor, ParameterRole]]:
     embeddings = {module.weight for module in network.modules() if isinstance(module, nn.Embedding)}
     head = getattr(network, "get_output_embeddings", lambda: None)()
-    for parameter in network.parameters():
+    for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue
-        if parameter in embeddings:
+        if rule > 1 and _is_spared(network, name, parameter):
+            yield parameter, ParameterRole.VECTOR
+        elif parameter in embeddings:
             yield parameter, ParameterRole.EMBEDDING
         elif head is not None and parameter is getattr(head, "weight", None):
             yield parameter, ParameterRole.HEAD
         elif parameter.dim() < 2:
             yield parameter, ParameterRole.VECTOR
         else:
-            yield parameter, ParameterRole.MATRIX if parameter.dim() == 2 else ParameterRole.STACK
+            is_matrix = parameter.dim() == 2 and (rule == 1 or name.endswith(".weight"))
+            yield parameter, ParameterRole.MATRIX if is_matrix else ParameterRole.STACK
+
+
+def _is_spared(network: nn.Module, name: str, parameter: Tensor) -> bool:
+    """Return whether a parameter is a norm, a bias, a scale of channels or of the state space, whatever its shape.
+
+    The name of the base model, which may be that of an architecture with special norms, says nothing.
+    """
+    place, _, own = name.rpartition(".")
+    owner = network.get_submodule(place)
+    below = name.removeprefix(f"{getattr(network, 'base_model_prefix', '')}.")
+    return (
+        bool(_NORMS_AND_BIASES.search(below.lower()))
+        or isinstance(owner, nn.LayerNorm)
+        or type(owner).__name__.endswith("Norm")
+        or own in _STATE_SPACE
+        or (own != "weight" and sum(size > 1 for size in parameter.shape) < 2)
+        or getattr(parameter, "_no_weight_decay", False)  # as code that a checkpoint brings marks its own
+    )

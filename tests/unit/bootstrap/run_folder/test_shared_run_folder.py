@@ -147,3 +147,14 @@ def test_ranks_that_would_take_other_steps_are_refused(theirs, named, tmp_path):
         pytest.raises(ConfigurationError, match=f"{named} of rank 1"),
     ):
         folder.begin(SETTINGS)
+
+
+def test_a_run_of_a_newer_rule_is_refused(tmp_path):
+    """What a later version has begun by a rule that is not known here cannot be continued with the same results."""
+    begun(tmp_path)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rules": {"parameter_groups": 99}}))
+    with closing(SharedRunFolder(tmp_path, SingleProcessGroup())) as folder:
+        folder.begin(SETTINGS)
+        with pytest.raises(StateError, match="began with a newer holdfast"):
+            folder.rules()
