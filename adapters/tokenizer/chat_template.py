@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from functools import cached_property, partial
@@ -19,7 +20,7 @@ from holdfast.adapters.tokenizer.hidden_specials import HiddenSpecials
 from holdfast.adapters.tokenizer.supervised_ids import RenderedEncoder
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
-from holdfast.domain.training.reply_spans import render_replies, replies_to_train
+from holdfast.domain.training.reply_spans import ReplyMarks, render_replies, replies_to_train
 from holdfast.ports.tokenizer import ChatTemplate
 
 if TYPE_CHECKING:
@@ -32,11 +33,18 @@ if TYPE_CHECKING:
 
 FILE = "chat_template.jinja"
 CONFIG = "tokenizer_config.json"
+_FILE_WITH_TOOLS = "additional_chat_templates/tool_use.jinja"
+_NO_THOUGHT = "enable_thinking"
 _MARK = "\ue002"
 _RENDERING = 1  # raise it when the same conversations give other ids or masks
+_THOUGHT = re.compile(r"(\s*<think>)?((?:(?!<think>).)*?)</think>(.*)", re.DOTALL)
 _TRAINING_DATE = date(2024, 7, 26)
 _FORMAT = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 _TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_ASKED = ChatMessage(MessageRole.USER, "a")
+_SAID = ChatMessage(MessageRole.ASSISTANT, _MARK)
+_CALLED = ChatMessage(MessageRole.ASSISTANT, "", tool_calls=(ToolCall("a", {"a": _MARK}, "aaaaaaaaa"),))
+_RETURNED = ChatMessage(MessageRole.TOOL, "a", name="a", tool_call_id="aaaaaaaaa")
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
@@ -44,7 +52,8 @@ _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 class JinjaChatTemplate(ChatTemplate):
     """Renders the template ``source`` as transformers does, in Jinja's sandbox, and encodes the result with ``core``.
 
-    ``tokens`` are the special tokens by their names in ``tokenizer_config.json``, such as ``bos_token``. ``options``
+    ``tokens`` are the special tokens by their names in ``tokenizer_config.json``, such as ``bos_token``.
+    ``source_with_tools`` is the template of conversations with tools, if it is another one. ``options``
     are variables of the template, such as ``enable_thinking``. A template that writes the current date writes
     ``training_date`` into conversations to train on, so that these are the same on each day.
     """
@@ -56,11 +65,13 @@ class JinjaChatTemplate(ChatTemplate):
         core: Core,
         end_of_text: int,
         *,
+        source_with_tools: str | None = None,
         options: Mapping[str, object] = _NO_OPTIONS,
         training_date: date = _TRAINING_DATE,
     ) -> None:
-        self._source = source
+        self._source, self._source_with_tools = source, source_with_tools or source
         self._undated = _dated(source, training_date)
+        self._undated_with_tools = _dated(self._source_with_tools, training_date)
         self._tokens = tokens
         self._core = core
         self._end_of_text = end_of_text
@@ -71,20 +82,34 @@ class JinjaChatTemplate(ChatTemplate):
     @cached_property
     @override
     def ends(self) -> AbstractSet[int]:
-        """Return end-of-text, and the first special id that the template puts after a reply and after a tool call."""
-        asked = ChatMessage(MessageRole.USER, "a")
-        said = ChatMessage(MessageRole.ASSISTANT, _MARK)
-        called = ChatMessage(MessageRole.ASSISTANT, "", tool_calls=(ToolCall("a", {"a": _MARK}, "aaaaaaaaa"),))
+        """Return end-of-text, and the first special id that the template puts after a reply and after a tool call.
+
+        Without such an id it is the mark of the message that follows.
+        """
         special, found = special_ids(self._core), {self._end_of_text}
-        for reply in (said, called):
-            try:
-                rendered = self._render([asked, reply])
-            except _RefusedError:
-                continue
-            if _MARK in rendered:
-                rest = self._encoder.ids(rendered.rpartition(_MARK)[2])
-                found.update([number for number in rest if number in special][:1])
+        for reply, marks in ((_SAID, self._marks.after_text), (_CALLED, self._marks.after_call)):
+            rest = self._encoder.ids(marks or self._behind([_ASKED, reply]))
+            found.update([number for number in rest if number in special][:1])
         return found
+
+    @cached_property
+    def _marks(self) -> ReplyMarks:
+        """Return the marks of replies: those of the next role, unless a special token ends a reply."""
+        special, behind = self._hidden.pattern, self._behind([_ASKED, _SAID])
+        if special.search(behind):
+            return ReplyMarks(special)
+        marks = []
+        for reply, following in ((_SAID, _ASKED), (_CALLED, _RETURNED)):
+            mark = special.search(self._behind([_ASKED, reply, following]))
+            marks.append(mark[0] if mark and mark[0] != self._tokens.get("bos_token") else "")
+        return ReplyMarks(special, *marks)
+
+    def _behind(self, messages: Sequence[ChatMessage]) -> str:
+        """Return what the template writes behind the mark in ``messages``; nothing if it does not accept them."""
+        try:
+            return self._render(messages).partition(_MARK)[2]
+        except _RefusedError:
+            return ""
 
     @override
     def encode(self, messages: Sequence[ChatMessage]) -> Sequence[int]:
@@ -105,15 +130,39 @@ class JinjaChatTemplate(ChatTemplate):
 
     @override
     def fingerprint(self) -> str:
-        content = [_RENDERING, self._undated, dict(self._tokens), self._options, self._end_of_text]
+        content = [_RENDERING, self._undated, dict(self._tokens), self._options, self._end_of_text, *self._rules]
         return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def _rules(self) -> list[str]:
+        """Return the later rules that change what this template trains on; other templates keep their fingerprint."""
+        rules = [self._undated_with_tools] if self._source_with_tools != self._source else []
+        if self._marks.after_text:
+            rules.append("the mark of the next role ends a reply")
+        if self._hidden.pattern.fullmatch("<think>"):
+            rules.append("thoughts in texts have special tokens")
+        try:
+            said, again = (self._render([_ASKED, _SAID], add_generation_prompt=each) for each in (False, True))
+            asked = self._render([_ASKED, _SAID, _ASKED], add_generation_prompt=True)
+            called = self._applied([_as_template(each) for each in (_ASKED, _CALLED)], chat_template=self._source)
+        except _RefusedError:
+            return rules
+        num_behind = len(self._hidden.pattern.findall(self._behind([_ASKED, _SAID])))
+        if num_behind > 1 and (said == again or not asked.startswith(said)):
+            rules.append("texts are compared by tokens, and the beginning of another reply ends none")
+        if str(_CALLED.tool_calls[0].arguments) in called:
+            rules.append("arguments of calls are JSON")
+        return rules
 
     def _replies(self, conversation: Conversation, train_on: TrainOn) -> Sequence[RenderedReplies]:
         chosen = replies_to_train(conversation.messages, train_on)
-        hidden = [self._hidden_message(message) for message in conversation.messages[: chosen[-1] + 1]]
-        render = partial(self._render, tools=self._hidden.hide(conversation.tools), is_training=True)
+        hidden = Conversation(
+            tuple(self._hidden_message(message) for message in conversation.messages[: chosen[-1] + 2]),
+            tuple(self._hidden.hide(conversation.tools)),
+        )
+        render = partial(self._render, tools=hidden.tools, is_training=True)
         try:
-            return render_replies(hidden, chosen, render, self._hidden.pattern)
+            return render_replies(hidden, chosen, render, self._marks)
         except _RefusedError as error:
             msg = f"is a conversation that the chat template does not accept: {error}"
             raise DataError(msg) from error
@@ -123,26 +172,50 @@ class JinjaChatTemplate(ChatTemplate):
     def _hidden_message(self, message: ChatMessage) -> ChatMessage:
         hide = self._hidden.hide
         calls = [replace(call, name=hide(call.name), arguments=hide(call.arguments)) for call in message.tool_calls]
-        text, reasoning, name, call = map(hide, (message.text, message.reasoning, message.name, message.tool_call_id))
+        reasoning, name, call = map(hide, (message.reasoning, message.name, message.tool_call_id))
+        text = hide(message.text)
+        if message.is_reply and (thought := _THOUGHT.fullmatch(message.text)) is not None:
+            begin, inner, rest = thought.groups("")
+            text = f"{begin}{hide(inner)}</think>{hide(rest)}"
         return replace(message, text=text, reasoning=reasoning, name=name, tool_call_id=call, tool_calls=tuple(calls))
 
     def _render(
         self,
         messages: Sequence[ChatMessage],
         *,
-        add_generation_prompt: bool = False,
         tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = False,
+        reasons: bool = True,
         is_training: bool = False,
     ) -> str:
+        """Return the text of ``messages``, with the arguments of calls as objects, or as JSON if that is refused.
+
+        A template that writes objects as Python does gets JSON too.
+        """
+        sources = (self._undated, self._undated_with_tools) if is_training else (self._source, self._source_with_tools)
+        options: dict[str, Any] = {**self._options, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        options["chat_template"] = sources[bool(tools)]
+        if not reasons and _NO_THOUGHT in sources[bool(tools)]:
+            options.setdefault(_NO_THOUGHT, False)
+        as_objects, as_text = (
+            [_as_template(message, writes_arguments=each) for message in messages] for each in (False, True)
+        )
+        arguments = [call.arguments for message in messages for call in message.tool_calls]
         try:
-            text = self._renderer.apply_chat_template(
-                [_as_template(message) for message in messages],
-                tools=tools or None,
-                chat_template=self._undated if is_training else self._source,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                **self._options,
-            )
+            text = self._applied(as_objects, **options)
+        except _RefusedError:
+            if not arguments:
+                raise
+            with suppress(_RefusedError):
+                return self._applied(as_text, **options)
+            raise
+        is_python = any(each and str(each) in text and _json(each) not in text for each in arguments)
+        return self._applied(as_text, **options) if is_python else text
+
+    def _applied(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:
+        tools = options.pop("tools", ()) or None
+        try:
+            text = self._renderer.apply_chat_template(messages, tools=tools, tokenize=False, **options)
         except Exception as error:  # of Jinja, or anything that the template does
             raise _RefusedError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
         return str(text)
@@ -159,20 +232,29 @@ class _RefusedError(Exception):
     """The template raised an error; it never leaves this module."""
 
 
-def _as_template(message: ChatMessage) -> dict[str, object]:
-    """Return ``message`` by the names that templates use; what it lacks is left out."""
+def _as_template(message: ChatMessage, *, writes_arguments: bool = False) -> dict[str, object]:
+    """Return ``message`` by the names that templates use; what it lacks is left out.
+
+    The arguments of calls are objects, or their text if ``writes_arguments``.
+    """
     found: dict[str, object] = {"role": str(message.role), "content": message.text}
     if message.reasoning:
         found |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
     if message.tool_calls:
-        found["tool_calls"] = [_call(call) for call in message.tool_calls]
+        found["tool_calls"] = [
+            _call(call, _json(call.arguments) if writes_arguments else call.arguments) for call in message.tool_calls
+        ]
     also = {"name": message.name, "tool_call_id": message.tool_call_id}
     return found | {name: value for name, value in also.items() if value is not None}
 
 
-def _call(call: ToolCall) -> dict[str, object]:
-    found: dict[str, object] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+def _call(call: ToolCall, arguments: object) -> dict[str, object]:
+    found: dict[str, object] = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
     return found if call.id is None else {"id": call.id, **found}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _dated(source: str, day: date) -> str:
@@ -183,10 +265,20 @@ def _dated(source: str, day: date) -> str:
     return f"{{%- macro strftime_now(format) %}}{{{{- {json.dumps(days)}[format] }}}}{{%- endmacro %}}{source}"
 
 
+def source_with_tools_in(files: Mapping[str, bytes]) -> str | None:
+    """Return the template for conversations with tools in the files of a tokenizer, None if it is no other one."""
+    if _FILE_WITH_TOOLS in files:
+        return files[_FILE_WITH_TOOLS].decode()
+    source = json.loads(files.get(CONFIG, b"{}")).get("chat_template")
+    if FILE in files or not isinstance(source, list):
+        return None
+    return next((each["template"] for each in source if each.get("name") == "tool_use"), None)
+
+
 def template_in(files: Mapping[str, bytes]) -> tuple[str, Mapping[str, str]] | None:
     """Return the chat template and the special tokens in the files of a tokenizer, None if it has no template.
 
-    Of several templates it is the one named ``default``.
+    Of several templates it is the one named ``default``; ``source_with_tools_in`` gives that for tools.
     """
     config = json.loads(files.get(CONFIG, b"{}"))
     source = files[FILE].decode() if FILE in files else config.get("chat_template")
@@ -214,10 +306,13 @@ def files_with_template(
     merged = {**tokens, **config}
     merged.pop("chat_template", None)
     content = json.dumps(merged, indent=2, ensure_ascii=False)
-    return {**files, CONFIG: content.encode(), FILE: str(text).encode()}
+    made = {**files, CONFIG: content.encode(), FILE: str(text).encode()}
+    made.pop(_FILE_WITH_TOOLS, None)
+    with_tools = source_with_tools_in(templates) if source is None else None
+    return made if with_tools is None else {**made, _FILE_WITH_TOOLS: with_tools.encode()}
 
 
 def files_beside(file: Path) -> Mapping[str, bytes]:
     """Return the files beside a ``tokenizer.json`` that ``template_in`` reads."""
-    found = [file.with_name(name) for name in (CONFIG, FILE)]
-    return {path.name: path.read_bytes() for path in found if path.is_file()}
+    found = {name: file.parent / name for name in (CONFIG, FILE, _FILE_WITH_TOOLS)}
+    return {name: path.read_bytes() for name, path in found.items() if path.is_file()}

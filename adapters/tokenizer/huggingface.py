@@ -20,6 +20,7 @@ from holdfast.adapters.tokenizer.chat_template import (
     JinjaChatTemplate,
     files_beside,
     files_with_template,
+    source_with_tools_in,
     template_in,
 )
 from holdfast.domain.errors import ConfigurationError
@@ -153,7 +154,10 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
     @override
     def chat_template(self) -> JinjaChatTemplate | None:
         found = template_in(self._templates)
-        return None if found is None else JinjaChatTemplate(*found, self._core, self._end_of_text, **self._rendering)
+        if found is None:
+            return None
+        options = {"source_with_tools": source_with_tools_in(self._templates), **self._rendering}
+        return JinjaChatTemplate(*found, self._core, self._end_of_text, **options)
 
     @override
     def with_template(self, choice: TemplateChoice) -> Self:

@@ -157,7 +157,10 @@ def hold_to_tokenizer(
 def hold_to_encoder(folder: SharedRunFolder, encoder: DocumentEncoder) -> None:
     """Raise ``StateError`` if the run began with another chat template, or other rules for what is trained on."""
     if is_masked(encoder):
-        remedy = f"the chat template or another setting of data.chat has changed; {_REMEDY}"
+        remedy = (
+            "the chat template or another setting of data.chat has changed, or the run was begun by a version of "
+            f"Holdfast that trained on other parts of it; {_REMEDY}"
+        )
         folder.hold_to("encoding of conversations", encoder.fingerprint(), remedy)
 
 

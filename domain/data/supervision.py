@@ -29,7 +29,8 @@ class Supervision:
     """The numbers of ``tokens`` in some ``rows``, and of those that are ``supervised``: targets of the model.
 
     ``pieces`` counts the documents in the rows, whose first token is never a target. ``rows_without_target`` have no
-    target, ``rows_without_end`` none that ends a reply. ``too_long`` counts the documents that are longer than a row.
+    target. ``replies`` are runs of targets in a document; ``replies_without_end`` have a last one that ends no reply.
+    ``too_long`` counts the documents that are longer than a row.
     """
 
     tokens: int = 0
@@ -37,7 +38,8 @@ class Supervision:
     pieces: int = 0
     rows: int = 0
     rows_without_target: int = 0
-    rows_without_end: int = 0
+    replies: int = 0
+    replies_without_end: int = 0
     too_long: int = 0
 
     def __add__(self, other: Supervision) -> Supervision:
@@ -53,16 +55,15 @@ class Supervision:
         """
         after = _sums(targets, index.starts + 1, index.lengths - 1)
         is_used = np.diff(index.rows) > 0
-        num_targets, num_ends = (
-            _by_row(values, index.rows)[is_used] for values in (after, _sums(ends, index.starts, index.lengths))
-        )
+        replies, ended = (_runs(flags, targets, index.starts + 1, index.lengths - 1) for flags in (targets, ends))
         return cls(
             index.num_tokens,
             int(after.sum()),
             len(index.starts),
             int(is_used.sum()),
-            rows_without_target=int(np.count_nonzero(num_targets == 0)),
-            rows_without_end=int(np.count_nonzero(num_ends == 0)),
+            rows_without_target=int(np.count_nonzero(_by_row(after, index.rows)[is_used] == 0)),
+            replies=replies,
+            replies_without_end=replies - ended,
             too_long=too_long,
         )
 
@@ -71,14 +72,17 @@ class Supervision:
         """Return the numbers of the rows of ``batch``; ``ends`` are the ids that end a reply."""
         targets = batch.loss_mask
         is_used = batch.row_lengths > 0
-        is_end = targets & np.isin(batch.input_ids, list(ends))
+        last = targets.copy()
+        last[:, :-1] &= ~targets[:, 1:]  # the first token of a document is no target, so a reply ends before it
+        is_end = last & np.isin(batch.input_ids, list(ends))
         return cls(
             batch.num_tokens,
             batch.num_targets,
             len(batch.starts),
             int(is_used.sum()),
             rows_without_target=int(np.count_nonzero(is_used & ~targets.any(axis=1))),
-            rows_without_end=int(np.count_nonzero(is_used & ~is_end.any(axis=1))),
+            replies=int(last.sum()),
+            replies_without_end=int(last.sum() - is_end.sum()),
         )
 
     def check(self, source: str) -> None:
@@ -105,11 +109,11 @@ class Supervision:
         """
         part = f"{self.supervised:,} of {counted(self.tokens, 'token')} ({_share(self.supervised, self.tokens)})"
         lines = [f"trained on {part} in {counted(self.rows, 'row')}{scope}"]
-        if has_replies and self.rows_without_end:
-            share = _share(self.rows_without_end, self.rows)
+        if has_replies and self.replies_without_end:
+            share = _share(self.replies_without_end, self.replies)
             lines.append(
-                f"warning: {counted(self.rows_without_end, 'row')} of {self.rows:,} ({share}){scope} train no end of a "
-                "reply; if many have none, the model does not learn to stop"
+                f"warning: {self.replies_without_end:,} of {counted(self.replies, 'reply', 'replies')} ({share})"
+                f"{scope} train no end; if many have none, the model does not learn to stop"
             )
         if self.rows_without_target:
             lines.append(f"warning: {counted(self.rows_without_target, 'row')} of {self.rows:,}{scope} train nothing")
@@ -120,6 +124,21 @@ class Supervision:
                 f"data.sequence_length and {done}: raise it to train on all of them"
             )
         return lines
+
+
+def _runs(flags: Flags, targets: Flags, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> int:
+    """Return how many runs of ``targets``, in pieces of ``lengths`` tokens from ``starts`` on, end in ``flags``."""
+
+    def last(begin: int, end: int) -> NDArray[np.bool_]:
+        goes_on = np.append(targets(begin + 1, end), True)  # the pieces are counted without their last token
+        goes_on[-1] = bool(targets(end, end + 1).any())
+        found: NDArray[np.bool_] = flags(begin, end) & ~goes_on
+        return found
+
+    some = lengths > 0
+    starts, lengths = starts[some], lengths[some]
+    inner = _sums(last, starts, lengths - 1).sum()
+    return int(inner + _sums(flags, starts + lengths - 1, np.ones_like(lengths)).sum())
 
 
 def _share(part: int, whole: int) -> str:

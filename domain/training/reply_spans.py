@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.domain.errors import DataError
+from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.shown_parts import INLINE_REASONING, check_prompt, check_reply, reasoning_of
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Sequence
 
-    from holdfast.domain.training.conversation import ChatMessage, Conversation
+    from holdfast.domain.training.conversation import Conversation
+    from holdfast.domain.training.shown_parts import Render
 
 TrainOn = Literal["all_assistant", "last_assistant"]
 
-_INLINE_REASONING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _SHOWN = 60
-_END_OF_REASONING = "</think>"
+_LONGEST_SPECIAL = 128  # characters
+_THINK = "<think>"
 
 
-class Render(Protocol):
-    """A chat template."""
+@dataclass(frozen=True, slots=True)
+class ReplyMarks:
+    """What a chat template marks replies with: its ``special`` tokens, and those that stand for an end.
 
-    def __call__(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = False) -> str:
-        """Return the text of ``messages``, and of the beginning of a reply if ``add_generation_prompt``."""
-        ...
+    A template without a token that ends a reply leaves it to the mark of the next role, which is ``after_text`` behind
+    the text of a reply and ``after_call`` behind the call of a tool. Both are empty if the template has such a token.
+    """
+
+    special: re.Pattern[str]
+    after_text: str = ""
+    after_call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class RenderedReplies:
     """The text of a conversation, or of its beginning, and the ``spans`` in it that are replies to train on.
 
     A span is the position of its first character and that after its last one; spans are in order and do not overlap.
-    ``is_ended`` says whether the text ends with a special token, which ends the last reply.
+    ``is_ended`` says whether a special token ends the last reply.
     """
 
     text: str
@@ -45,14 +53,12 @@ class RenderedReplies:
 def without_reasoning(conversation: Conversation) -> Conversation:
     """Return ``conversation`` without the reasoning of its replies, be it a field or a ``<think>`` before the text."""
     messages = [
-        replace(each, reasoning=None, text=_INLINE_REASONING.sub("", each.text, count=1)) if _thinks(each) else each
+        replace(each, reasoning=None, text=INLINE_REASONING.sub("", each.text, count=1))
+        if each.is_reply and reasoning_of(each) is not None
+        else each
         for each in conversation.messages
     ]
     return replace(conversation, messages=tuple(messages))
-
-
-def _thinks(message: ChatMessage) -> bool:
-    return message.is_reply and bool(message.reasoning or _INLINE_REASONING.match(message.text))
 
 
 def replies_to_train(messages: Sequence[ChatMessage], train_on: TrainOn) -> Sequence[int]:
@@ -68,7 +74,7 @@ def replies_to_train(messages: Sequence[ChatMessage], train_on: TrainOn) -> Sequ
 
 
 def render_replies(
-    messages: Sequence[ChatMessage], chosen: Sequence[int], render: Render, special: re.Pattern[str]
+    conversation: Conversation, chosen: Sequence[int], render: Render, marks: ReplyMarks
 ) -> list[RenderedReplies]:
     """Return the texts in which the replies ``chosen`` are trained on, as the model will meet them.
 
@@ -76,78 +82,170 @@ def render_replies(
     exactly the context that it will have when the model writes it. As long as the text so far is the beginning of the
     next one, all replies are in one text. A template that renders earlier replies otherwise than the last one, as some
     do without their reasoning, needs several texts, each with the replies that it has left as they were. Messages after
-    the last of ``chosen`` are left out. A reply ends with its last token of ``special``, if only white space follows.
+    the last of ``chosen`` are left out. A reply ends with its last special token, if only white space follows, or with
+    the mark of the next role.
 
     Raises ``DataError`` with the differing text if the reply is no continuation, or if the template leaves out a part
-    of it.
+    of it or of the messages before.
     """
-    found: list[RenderedReplies] = []
+    messages, found, last = conversation.messages, list[RenderedReplies](), list[int]()
     current = RenderedReplies("", (), is_ended=False)
     for number in chosen:
-        prompt = render(messages[:number], add_generation_prompt=True)
-        whole = render(messages[: number + 1])
-        if not whole.startswith(prompt):
-            raise DataError(_difference(prompt, whole, number))
-        _check_shown(messages[number], whole[len(prompt) :], number)
-        if current.spans and (shortened := _continued(current, prompt, special)) is not None:
+        text, start = _reply_in(messages, number, render)
+        check_reply(messages[number], text[start:], number)
+        if current.spans and (shortened := _continued(current, text[:start], marks)) is not None:
             earlier = shortened.spans
+            last[-1] = number
         else:
             earlier = ()
             found += [current] if current.spans else []
-        end, is_ended = _end_of(whole, len(prompt), special)
-        current = RenderedReplies(whole, [*earlier, (len(prompt), end)], is_ended)
-    return [*found, current]
+            last.append(number)
+        end, is_ended = _end_of(text, start, marks)
+        current = RenderedReplies(text, [*earlier, (start, end)], is_ended)
+    found.append(current)
+    for number in last:
+        check_prompt(conversation, number, render)
+    return [_ended(each, messages, number, marks) for each, number in zip(found, last, strict=True)]
 
 
-def _continued(current: RenderedReplies, prompt: str, special: re.Pattern[str]) -> RenderedReplies | None:
+def _reply_in(messages: Sequence[ChatMessage], number: int, render: Render) -> tuple[str, int]:
+    """Return the text that ends with the reply ``number``, and where in it the reply begins.
+
+    If the template changes the messages before once the reply is there, the text has them as the template asks with.
+    """
+    message, asked = messages[number], list[tuple[str, str]]()
+    for reasons in (True, False)[: 2 if reasoning_of(message) is None else 1]:
+        whole = render(messages[: number + 1], reasons=reasons)
+        prompt = _prompt(messages[:number], whole, render, reasons=reasons)
+        if whole.startswith(prompt):
+            return whole, len(prompt)
+        asked.append((prompt, whole))
+    prompt, whole = asked[0]
+    reply = _behind_changed(prompt, whole, messages[:number])
+    if reply is None and (reply := _behind_thought(prompt, whole, message)) is None:
+        raise DataError(_difference(prompt, whole, number))
+    return prompt + reply, len(prompt)
+
+
+def _prompt(messages: Sequence[ChatMessage], whole: str, render: Render, *, reasons: bool) -> str:
+    """Return the text of ``messages`` and of the beginning of the reply that follows them in ``whole``."""
+    if messages:
+        return render(messages, add_generation_prompt=True, reasons=reasons)
+    question = [ChatMessage(MessageRole.USER, "a")]
+    before = render(question, reasons=reasons)
+    asked = render(question, add_generation_prompt=True, reasons=reasons)
+    beginning = asked[len(before) :] if asked.startswith(before) else ""
+    header = beginning.partition(_THINK)[0].rstrip()
+    place = whole.find(header)
+    if not header or place < 0:
+        msg = (
+            "begins with a reply, and the chat template has no text that asks for one: begin with a message of the "
+            "system or the user, or leave the record out"
+        )
+        raise DataError(msg)
+    return whole[:place] + beginning
+
+
+def _behind_changed(prompt: str, whole: str, before: Sequence[ChatMessage]) -> str | None:
+    """Return the reply in ``whole`` if that leaves out or moves a part of ``prompt`` ahead of the last message."""
+    said = before[-1].text.strip() if before else ""
+    places = [prompt.rfind(form) for form in (said, json.dumps(said, ensure_ascii=False)[1:-1])]
+    if not said or max(places) < 0:
+        return None
+    common = _common_length(prompt, whole)
+    end, rest, found = prompt[max(places) :], whole[common:], None
+    place = rest.find(end)
+    while place >= 0:
+        if prompt.endswith(rest[: place + len(end)]):
+            found = rest[place + len(end) :]
+        place = rest.find(end, place + 1)
+    return found
+
+
+def _behind_thought(prompt: str, whole: str, message: ChatMessage) -> str | None:
+    """Return the reply with its reasoning if ``prompt`` begins a thought that the template does not write in a reply.
+
+    A reply without reasoning ends the thought at once.
+    """
+    before, mark, space = prompt.rpartition(_THINK)
+    if not mark or space.strip() or not whole.startswith(before):
+        return None
+    reply = INLINE_REASONING.sub("", whole[len(before) :], count=1)
+    thought = (reasoning_of(message) or "").strip()
+    return f"{'' if space else chr(10)}{thought}\n</think>\n\n{reply.lstrip()}"
+
+
+def _continued(current: RenderedReplies, prompt: str, marks: ReplyMarks) -> RenderedReplies | None:
     """Return ``current`` up to where ``prompt`` continues it; None if the template has changed one of its replies.
 
-    Some templates put another token of ``special`` after the last reply of all.
+    Some templates put another special token after the last reply of all.
     """
-    if prompt.startswith(current.text):
+    (start, end), text = current.spans[-1], current.text
+    common = _within(text, _common_length(text, prompt), marks.special, prompt)
+    if not current.is_ended and marks.after_text and common == len(text):
+        return replace(current, spans=[*current.spans[:-1], (start, _end_by_role(prompt, end, marks))])
+    if common >= (end if current.is_ended else len(text)):
         return current
-    common = _common_length(current.text, prompt)
-    (start, _), text = current.spans[-1], current.text
-    is_whole = not special.sub("", text[common:]).strip()
-    end, is_ended = _end_of(text[:common], start, special)
+    is_whole = not marks.special.sub("", text[common:end]).strip()
+    end, is_ended = _end_of(text[:common], start, marks)
     if not (is_whole and is_ended and common > start):
         return None
     return replace(current, spans=[*current.spans[:-1], (start, end)])
 
 
-def _end_of(text: str, start: int, special: re.Pattern[str]) -> tuple[int, bool]:
-    """Return the end of the reply from ``start`` on, and whether a token of ``special`` ends it."""
+def _end_of(text: str, start: int, marks: ReplyMarks) -> tuple[int, bool]:
+    """Return the end of the reply from ``start`` on, and whether a special token ends it.
+
+    Some templates put the beginning of another reply behind each reply.
+    """
+    if marks.after_text:
+        return len(text), False
+    again = next(marks.special.finditer(text, _repeated(text, start, marks.special)), None)
+    if again is not None:
+        return again.end(), True
     last = None
-    for last in special.finditer(text, start):  # noqa: B007  the last one is used
+    for last in marks.special.finditer(text, start):  # noqa: B007  the last one is used
         pass
     if last is None or text[last.end() :].strip():
         return len(text), False
     return last.end(), True
 
 
-def _check_shown(message: ChatMessage, rendered: str, number: int) -> None:
-    """Raise ``DataError`` if ``rendered``, a reply, lacks a part of ``message``."""
-    text = _squeezed(rendered)
-    if message.reasoning and _squeezed(message.reasoning) not in text:
-        msg = (
-            f"has reasoning in message {number} that the chat template leaves out: set data.chat.reasoning=drop to "
-            "train without it"
-        )
-        raise DataError(msg)
-    if message.tool_calls and any(call.name not in rendered for call in message.tool_calls):
-        msg = f"calls a tool in message {number}, which the chat template leaves out: use a template that takes tools"
-        raise DataError(msg)
-    # a template may move the reasoning that is part of a text
-    if _squeezed(message.text.rpartition(_END_OF_REASONING)[2]) not in text:
-        why = " beside the call of a tool" if message.tool_calls else ""
-        msg = (
-            f"has a text in message {number} that the chat template leaves out{why}: repair the record or the template"
-        )
-        raise DataError(msg)
+def _repeated(text: str, start: int, special: re.Pattern[str]) -> int:
+    """Return where the end of ``text`` begins that is also the end of the text before ``start``."""
+    before, after = text[:start][::-1], text[start:][::-1]
+    place = len(text) - _common_length(before, after)
+    for token in special.finditer(text, max(start, place - _LONGEST_SPECIAL)):
+        if token.start() < place < token.end():
+            return token.end()
+    return place
 
 
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+def _end_by_role(text: str, end: int, marks: ReplyMarks) -> int:
+    """Return the end of the mark of the user or of a tool that follows at ``end``, else ``end``."""
+    space = len(text[end:]) - len(text[end:].lstrip())
+    found = marks.special.match(text, end + space)
+    return found.end() if found is not None and found[0] in (marks.after_text, marks.after_call) else end
+
+
+def _ended(
+    rendered: RenderedReplies, messages: Sequence[ChatMessage], number: int, marks: ReplyMarks
+) -> RenderedReplies:
+    """Return ``rendered``, whose last reply is ``number``, with the mark of the next role if that is its end."""
+    follows = messages[number + 1].role if number + 1 < len(messages) else None
+    is_call = bool(messages[number].tool_calls) if follows is None else follows is MessageRole.TOOL
+    mark = marks.after_call if is_call else marks.after_text
+    if rendered.is_ended or not mark:
+        return rendered
+    text, (start, _) = rendered.text + mark, rendered.spans[-1]
+    return RenderedReplies(text, [*rendered.spans[:-1], (start, len(text))], is_ended=True)
+
+
+def _within(text: str, place: int, special: re.Pattern[str], other: str) -> int:
+    """Return ``place``, or the beginning of the special token of ``text`` or ``other`` that it lies in."""
+    begin = max(0, place - _LONGEST_SPECIAL)
+    tokens = [token for each in (text, other) for token in special.finditer(each, begin)]
+    return min([place, *(token.start() for token in tokens if token.start() < place < token.end())])
 
 
 def _difference(prompt: str, whole: str, number: int) -> str:
@@ -161,5 +259,8 @@ def _difference(prompt: str, whole: str, number: int) -> str:
 
 
 def _common_length(one: str, other: str) -> int:
-    length = min(len(one), len(other))
-    return next((place for place in range(length) if one[place] != other[place]), length)
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low

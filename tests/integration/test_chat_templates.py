@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 
 import pytest
@@ -11,7 +12,16 @@ from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
 from holdfast.domain.training.conversation_record import conversation_of
 from holdfast.ports.tokenizer import TemplateChoice
-from tests.support.chat_fixtures import CONVERSATIONS, TEMPLATES, conversation, expected, marked, templated
+from tests.support.chat_fixtures import (
+    CONVERSATIONS,
+    FOLDER,
+    TEMPLATES,
+    byte_level,
+    conversation,
+    expected,
+    marked,
+    templated,
+)
 
 DAY = date(2024, 7, 26)
 
@@ -137,6 +147,81 @@ def test_a_reply_without_a_special_token_ends_with_end_of_text():
     ((document,),) = tokenizer.chat_template.encode_training([conversation("turns")])
     text = marked(tokenizer, document.ids.tolist(), document.loss_mask.tolist())
     assert text == "user: One?\nassistant: ⟦1\n⟧user: Two?\nassistant: ⟦2\n<|endoftext|>⟧"
+
+
+ROLES = (
+    "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' }}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_end|>' }}{% endif %}"
+)
+
+
+def test_a_template_of_role_marks_ends_replies_with_the_mark_of_the_next_role():
+    """The model is trained to write the mark of the user after each reply, and stops there when it is used."""
+    tokenizer = templated("chatml", ROLES)
+    ((document,),) = tokenizer.chat_template.encode_training([conversation("turns")])
+    text = marked(tokenizer, document.ids.tolist(), document.loss_mask.tolist())
+    assert text == "<|im_start|>One?<|im_end|>⟦1<|im_start|>⟧Two?<|im_end|>⟦2<|im_start|>⟧"
+    assert int(document.ids[0]) in tokenizer.chat_template.ends
+
+
+THOUGHTS = (
+    "{% for m in messages %}{% set c = m.content %}{% set r = '' %}{% if '</think>' in c %}"
+    "{% set r = c.split('</think>')[0].split('<think>')[-1] %}{% set c = c.split('</think>')[-1] %}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}{{ '<think>' + r + '</think>' }}{% endif %}"
+    "{{ c + '<|im_end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("name", ["thoughts", "chatml"])
+def test_a_thought_in_a_text_is_one_whether_its_marks_are_special_tokens_or_not(name):
+    """The block before a reply is trained on once, by the tokens that the template writes for it."""
+    tokenizer = templated(name, THOUGHTS)
+    talk = conversation_of({"prompt": "Say <think>", "completion": "<think>because</think>Hello"})
+    ((document,),) = tokenizer.chat_template.encode_training([talk])
+    text = marked(tokenizer, document.ids.tolist(), document.loss_mask.tolist())
+    assert text.endswith("assistant\n⟦<think>because</think>Hello<|im_end|>⟧")
+    thought = tokenizer.decode_all([document.ids[document.loss_mask][0]])
+    assert (thought == "<think>") == (name == "thoughts")
+
+
+@pytest.mark.parametrize(
+    "written", ["+ t.function.arguments", "~ t.function.arguments", "+ (t.function.arguments | tojson)"]
+)
+def test_arguments_of_calls_are_json_in_every_template(written):
+    """A template that takes the arguments of a call as text gets their text, and one that takes objects gets those."""
+    source = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + ' ' + m.content }}{% for t in m.tool_calls or [] %}"
+        f"{{{{ 'CALL ' {written} }}}}{{% endfor %}}{{{{ '<|im_end|>' }}}}{{% endfor %}}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant ' }}{% endif %}"
+    )
+    tokenizer = templated("chatml", source)
+    call = {"function": {"name": "CALL", "arguments": {"a": "é", "b": True}}}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    ((document,),) = tokenizer.chat_template.encode_training([conversation_of({"messages": messages})])
+    text = marked(tokenizer, document.ids.tolist(), document.loss_mask.tolist())
+    assert text.endswith('⟦CALL {"a": "é", "b": true}<|im_end|>⟧')
+
+
+def test_conversations_with_tools_have_the_template_for_tools(tmp_path):
+    """Of two templates that of tools writes the conversations that have some, also after the tokenizer was written."""
+    from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+
+    sources = {"default": (FOLDER / "chatml.jinja").read_text(encoding="utf-8")}
+    sources["tool_use"] = "{{ tools | tojson }}" + sources["default"]
+    config = {"eos_token": "<|endoftext|>", "chat_template": [{"name": n, "template": t} for n, t in sources.items()]}
+    beside = {"tokenizer_config.json": json.dumps(config).encode()}
+    serialized = byte_level(("<|endoftext|>", "<|im_start|>", "<|im_end|>")).to_str()
+    tokenizer = HuggingfaceTokenizer(serialized, end_of_text="<|endoftext|>", beside=beside, backend="huggingface")
+    tokenizer.with_template(TemplateChoice(None, {}, DAY)).write(tmp_path)
+    loaded = HuggingfaceTokenizer.load(str(tmp_path / "tokenizer.json"), backend="huggingface")
+    talk = conversation_of({**CONVERSATIONS["single"], "tools": [{"name": "add"}]})
+    found = []
+    for each in (tokenizer, loaded):
+        ((document,), (plain,)) = each.chat_template.encode_training([talk, conversation("single")])
+        found.append(each.decode_all(document.ids))
+        assert each.decode_all(plain.ids).startswith("<|im_start|>user")
+    assert found[0] == found[1]
+    assert found[0].startswith('[{"name": "add"}]<|im_start|>user')
 
 
 @pytest.mark.parametrize("stock", STOCK_TEMPLATES)

@@ -33,6 +33,7 @@ _SPECIAL = {
         *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
     ),
     "chatml": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    "thoughts": ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"),
 }
 _CONFIG = {
     "llama3": {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
@@ -41,8 +42,9 @@ _CONFIG = {
     "gpt_oss": {"eos_token": "<|return|>"},
     "mistral": {"bos_token": "<s>", "eos_token": "</s>"},
     "chatml": {"eos_token": "<|endoftext|>"},
+    "thoughts": {"eos_token": "<|endoftext|>"},
 }
-TEMPLATES = tuple(_SPECIAL)
+TEMPLATES = ("llama3", "qwen3", "gemma3", "gpt_oss", "mistral", "chatml")
 
 
 @cache
