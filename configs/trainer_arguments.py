@@ -3,196 +3,218 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from holdfast.configs.trainer_fields import (
+    CHANGING,
+    DEFAULTS,
+    FOREIGN,
+    FORMER,
+    REASONS,
+    SETTINGS,
+    STEPS,
+    TOGETHER,
+    VALUES,
+    WHOLE,
+    WITHOUT_EFFECT,
+)
+from holdfast.configs.trainer_schedule import schedule_of, warmup_of
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SETTINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "output_dir": "run.dir",
-        "num_train_epochs": "data.epochs",
-        "torch_compile": "model.compile",
-        "use_cpu": "optimizer.device",
-        "seed": "run.seed",
-        "max_steps": "run.budget.steps",
-        "full_determinism": "run.deterministic",
-        "dataloader_num_workers": "data.workers",
-        "per_device_train_batch_size": "optimizer.micro_batch",
-        "learning_rate": "optimizer.learning_rate",
-        "lr_scheduler_type": "optimizer.schedule.kind",
-        "warmup_steps": "optimizer.schedule.warmup_steps",
-        "optim": "optimizer.algorithm",
-        "weight_decay": "optimizer.weight_decay",
-        "adam_epsilon": "optimizer.epsilon",
-        "max_grad_norm": "optimizer.clip",
-        "gradient_checkpointing": "model.gradient_checkpointing",
-        "activation_checkpointing": "model.gradient_checkpointing",
-        "save_steps": "state_store.every",
-        "save_total_limit": "state_store.keep",
-        "load_best_model_at_end": "state_store.keep_best",
-        "eval_steps": "evaluation.every",
-        "eval_on_start": "evaluation.at_start",
-        "per_device_eval_batch_size": "evaluation.batch_size",
-        "ddp_timeout": "distributed.timeout_seconds",
-    }
-)
-"""The setting of each argument whose value is translated alone."""
-
-_VALUES: Mapping[str, Mapping[Any, Any]] = MappingProxyType(
-    {
-        "lr_scheduler_type": {"linear": "linear", "cosine": "cosine", "constant_with_warmup": "constant"},
-        "optim": {
-            **dict.fromkeys(("adamw_torch", "adamw_torch_fused"), "adamw"),
-            **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
-            **dict.fromkeys(("lion_32bit", "lion"), "lion"),
-        },
-        "torch_compile": {True: "default", False: "auto"},
-        "use_cpu": {True: "cpu", False: "auto"},
-        "gradient_checkpointing": {True: "full", False: "none"},
-        "activation_checkpointing": {True: "full", False: "none"},
-        "load_best_model_at_end": {True: 1, False: 0},
-    }
-)
-_WHOLE = frozenset(
-    {
-        "max_steps",
-        "num_train_epochs",
-        "warmup_steps",
-        "dataloader_num_workers",
-        "save_steps",
-        "save_total_limit",
-        "eval_steps",
-    }
-)
-TOGETHER: Mapping[str, str] = MappingProxyType(
-    {
-        "gradient_accumulation_steps": "optimizer.batch_size: its product with per_device_train_batch_size",
-        "adam_beta1": "optimizer.betas: the first",
-        "adam_beta2": "optimizer.betas: the second",
-        "bf16": "optimizer.precision",
-        "fp16": "optimizer.precision",
-        "warmup_ratio": "optimizer.schedule.warmup_steps: its product with the number of steps",
-        "report_to": "monitors: console, jsonl and the trackers of the list",
-    }
-)
-"""The setting of each argument that becomes one together with others."""
-_UNIT = "it is set by steps: "
-REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        "run_name": "the name of a run is its folder: set run.name in place of run.dir",
-        "eval_strategy": _UNIT + "evaluation.every, 0 for the end alone",
-        "save_strategy": _UNIT + "state_store.every, 0 for the end alone",
-        "logging_strategy": _UNIT + "each step is recorded, and the console chooses by time",
-        "logging_steps": "each step is recorded, and the console chooses by time",
-        "metric_for_best_model": "the best checkpoint, which --best selects, is the best by early stopping "
-        "(recovery.early_stopping.metric), or without it that of the lowest evaluation loss",
-        "resume_from_checkpoint": "the same command continues by itself",
-        "data_seed": "run.seed is the seed of the order of the data too",
-        "fsdp": "set optimizer.sharding=fsdp2",
-        "fsdp_config": "set optimizer.sharding=fsdp2",
-        "deepspeed": "set optimizer.kind=deepspeed with optimizer.config=FILE",
-        "tf32": "set optimizer.precision",
-        "auto_find_batch_size": "optimizer.micro_batch=auto, the default, does this",
-        "packing": "documents are always packed into rows, and kept apart",
-        "push_to_hub": "export the model, and upload the folder by the hub's own command",
-        "label_smoothing_factor": "the loss is cross-entropy without smoothing",
-    }
-)
-"""The reason for each well-known argument without a setting of its own, with the nearest one."""
 _NUMBER_OF_STEPS = "run.budget.steps"
-_OFF: Mapping[str, int] = MappingProxyType({"max_steps": -1, "dataloader_num_workers": 0})
-_BY_STEPS = frozenset({"num_train_epochs", "warmup_steps"})  # a share of them needs the number of steps
+_GIVE_STEPS = "give --steps"
+_OFF: Mapping[str, int] = {"max_steps": -1, "dataloader_num_workers": 0}
+_NUMBERS = frozenset({*WHOLE, *STEPS, *(name for name, value in DEFAULTS.items() if type(value) in (int, float))})
 _TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
+_NO_CLIP = 1e9  # larger than the norm of any gradient that trains
+_FEW = 3
+_LOGGING_STEPS = 500
 
 
-def import_arguments(
-    given: Mapping[str, Any], *, num_steps: int | None = None
-) -> tuple[dict[str, Any], dict[str, str], list[str]]:
-    """Return the settings of ``given``, nested, the reasons for arguments that have none, and further arguments.
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What TrainingArguments become: ``settings``, nested, of which ``assumed`` arguments were not given.
 
-    The further arguments have no setting, and no reason of their own. An argument that is off (None, False, 0 or
-    empty) and has no setting is left out. ``num_steps`` is the length of the run, in place of epochs and max_steps.
+    ``differing`` are the reasons for arguments that change the result and have no setting, ``unknown`` the names that
+    are no arguments of Trainer, ``reasons`` those for arguments that change no result, and ``others`` the names of
+    arguments without a meaning here. An argument with the default of Trainer is in none of them.
     """
-    found: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
-    others: list[str] = []
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    assumed: dict[str, Any] = field(default_factory=dict)
+    differing: dict[str, str] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+
+def import_arguments(arguments: Mapping[str, Any], *, num_steps: int | None = None) -> Imported:
+    """Return the settings of TrainingArguments; those that change the result and are missing are Trainer's defaults.
+
+    ``num_steps`` is the length of the run, in place of epochs and max_steps. Raises ``ConfigurationError`` for the
+    configuration of another program, and for a value that is no number where one is needed.
+    """
+    _refuse_others(arguments)
+    found = Imported()
+    given = {FORMER.get(name, name): value for name, value in arguments.items()}
+    _check_numbers(given)
     if num_steps is None and _is_whole(given.get("max_steps"), 1):
         num_steps = int(given["max_steps"])
-    for name, value in _with_whole_warmup(given, num_steps).items():
-        if name in TOGETHER or value is None or value == _OFF.get(name):
-            continue
-        if name not in SETTINGS:
-            if name in REASONS and value:
-                reasons[name] = REASONS[name]
-            elif value:
-                others.append(name)
-        elif name in _VALUES and value not in _VALUES[name]:
-            reasons[name] = f"{SETTINGS[name]} has no value for {value!r}"
-        elif name in _WHOLE and not _is_whole(value, 0 if name == "warmup_steps" else 1):
-            remedy = ": give --steps" if name in _BY_STEPS else ""
-            reasons[name] = f"{SETTINGS[name]} takes a whole number, and this is {value!r}{remedy}"
-        else:
-            _plant(found, SETTINGS[name], _VALUES[name][value] if name in _VALUES else _plain(name, value))
-    _together(given, found, reasons)
-    _limit(found, reasons, num_steps)
-    return found, reasons, others
+    if given.get("torch_compile_mode") or given.get("torch_compile_backend"):
+        given["torch_compile"] = True
+    given |= _assume(given, found, has_steps=num_steps is not None)
+    for name, value in given.items():
+        if name in SETTINGS:
+            _set(name, value, found, num_steps)
+        elif name not in TOGETHER:
+            _sort(name, value, given, found)
+    _together(given, found)
+    _follow_evaluations(given, found)
+    _plan_rate(given, found, num_steps)
+    if num_steps is not None:
+        _plant(found.settings, _NUMBER_OF_STEPS, num_steps)
+        if arguments.get("num_train_epochs") is not None:
+            found.reasons["num_train_epochs"] = f"{_NUMBER_OF_STEPS} is given instead"
+    return found
 
 
 def table() -> str:
-    """Return the rows of docs/from-hf-trainer.md."""
+    """Return the tables of docs/from-hf-trainer.md."""
     rows = {**{name: f"`{setting}`" for name, setting in SETTINGS.items()}, **TOGETHER}
-    return "| argument | setting |\n|---|---|\n" + "".join(f"| `{name}` | {here} |\n" for name, here in rows.items())
+    without = {name: reason for name, (_, reason) in {**CHANGING, **REASONS}.items()}
+    taken = "| argument | setting |\n|---|---|\n" + "".join(f"| `{name}` | {here} |\n" for name, here in rows.items())
+    return f"{taken}\n| argument without a setting | what to do, or what holds here |\n|---|---|\n" + "".join(
+        f"| `{name}` | {reason} |\n" for name, reason in without.items()
+    )
 
 
-def _plain(name: str, value: Any) -> Any:
-    return int(value) if name in _WHOLE else value
+def _refuse_others(arguments: Mapping[str, Any]) -> None:
+    for program, keys in FOREIGN.items():
+        if len(hits := [name for name in arguments if name in keys]) > 1:
+            msg = f"this is a configuration of {program} ({', '.join(hits[:_FEW])}), whose keys mean other things than "
+            raise ConfigurationError(msg + "TrainingArguments: set what it says by hand (docs/from-hf-trainer.md)")
+    known = {*SETTINGS, *TOGETHER, *CHANGING, *REASONS, *WITHOUT_EFFECT, *FORMER}
+    if not known.intersection(arguments):
+        names = ", ".join(list(arguments)[:_FEW]) or "it is empty"
+        msg = f"there is no argument of TrainingArguments here ({names}): give TrainingArguments.to_json_string()"
+        raise ConfigurationError(msg)
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    for name in sorted(_NUMBERS | {"warmup_ratio", "logging_steps"}):
+        value = given.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            msg = f"{name} takes a number, and this is {value!r}"
+            raise ConfigurationError(msg)
+    if not isinstance(given.get("lr_scheduler_kwargs") or {}, dict):
+        msg = "lr_scheduler_kwargs takes values by name: give a mapping"
+        raise ConfigurationError(msg)
+
+
+def _assume(given: Mapping[str, Any], found: Imported, *, has_steps: bool) -> Mapping[str, Any]:
+    """Return Trainer's value of each argument that changes the result and is not in ``given``."""
+    missing = {name: value for name, value in DEFAULTS.items() if given.get(name) is None}
+    if has_steps:
+        missing.pop("num_train_epochs", None)
+    if given.get("warmup_ratio") is not None:
+        missing.pop("warmup_steps", None)
+    if given.get("fp16"):
+        missing.pop("bf16", None)
+    if "max_grad_norm" in given:
+        missing.pop("max_grad_norm", None)
+    found.assumed.update(missing)
+    return missing
+
+
+def _set(name: str, value: Any, found: Imported, num_steps: int | None) -> None:
+    """Set the setting of the argument ``name``, or say why it keeps its default."""
+    setting = SETTINGS[name]
+    if name in STEPS and num_steps is not None and isinstance(value, float) and 0 < value < 1:
+        value = math.ceil(num_steps * value)
+    if name == "save_total_limit" and value is None:
+        _plant(found.settings, "state_store.keep_every", 1)  # all are kept
+    elif name == "max_grad_norm" and not value:
+        _plant(found.settings, setting, _NO_CLIP)
+    elif value is None or value == _OFF.get(name) or (name == "num_train_epochs" and num_steps is not None):
+        return
+    elif name in VALUES and (not isinstance(value, str | bool) or value not in VALUES[name]):
+        known = ", ".join(dict.fromkeys(map(str, VALUES[name].values())))
+        where = found.differing if name == "optim" else found.reasons
+        where[name] = f"{setting} has no value for {value!r}, and keeps its default (there are {known})"
+    elif name in WHOLE | STEPS and not _is_whole(value, 0 if name == "seed" else 1):
+        remedy = f": {_GIVE_STEPS}" if name in {"num_train_epochs", *STEPS} else ""
+        where = found.reasons if name in STEPS else found.differing
+        where[name] = f"{setting} takes a whole number, and this is {value!r}{remedy}"
+    elif name != "adam_epsilon" or "lion" not in str(found.settings.get("optimizer", {}).get("algorithm")):
+        plain = int(value) if name in WHOLE | STEPS else value
+        _plant(found.settings, setting, VALUES[name][value] if name in VALUES else plain)
+
+
+def _sort(name: str, value: Any, given: Mapping[str, Any], found: Imported) -> None:
+    """Say what an argument without a setting means, unless it has the default of Trainer."""
+    if name == "accelerator_config" and not (isinstance(value, dict) and value.get("split_batches")):
+        return
+    if name == "fsdp_config" and not given.get("fsdp"):
+        return
+    for table_of, where in ((CHANGING, found.differing), (REASONS, found.reasons)):
+        if name in table_of:
+            default, reason = table_of[name]
+            if value is not None and value not in (default if isinstance(default, tuple) else (default,)):
+                where[name] = reason
+            return
+    default = WITHOUT_EFFECT.get(name)
+    if value is not None and value != default and (value or default):
+        (found.others if name in WITHOUT_EFFECT else found.unknown).append(name)
 
 
 def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int | float) and value >= least and value == int(value)
+    return isinstance(value, int | float) and math.isfinite(value) and value >= least and value == int(value)
 
 
-def _with_whole_warmup(given: Mapping[str, Any], num_steps: int | None) -> Mapping[str, Any]:
-    """Return ``given`` with a warm-up in steps where it is a share of ``num_steps``, as Trainer rounds it."""
-    share = given.get("warmup_ratio") or given.get("warmup_steps") or 0
-    if num_steps is None or not 0 < share < 1:
-        return given
-    return {**given, "warmup_steps": math.ceil(num_steps * share)}
-
-
-def _limit(found: dict[str, Any], reasons: dict[str, str], num_steps: int | None) -> None:
-    """End the run as Trainer does, and the schedule with it."""
-    falls = found.get("optimizer", {}).get("schedule", {}).get("kind") in {"linear", "cosine"}
-    has_epochs = "epochs" in found.get("data", {})
-    if falls:
-        _plant(found, "optimizer.schedule.floor", 0.0)  # where Trainer's schedules end
-    if num_steps is not None:
-        _plant(found, _NUMBER_OF_STEPS, num_steps)
-        if has_epochs:
-            del found["data"]["epochs"]
-            if not found["data"]:
-                del found["data"]
-            reasons["num_train_epochs"] = f"{_NUMBER_OF_STEPS} is given instead"
-
-
-def _together(given: Mapping[str, Any], found: dict[str, Any], reasons: dict[str, str]) -> None:
-    if rows := given.get("per_device_train_batch_size"):
-        _plant(found, "optimizer.batch_size", rows * given.get("gradient_accumulation_steps", 1))
-    if "adam_beta1" in given or "adam_beta2" in given:
-        _plant(found, "optimizer.betas", [given.get("adam_beta1", 0.9), given.get("adam_beta2", 0.999)])
-    if "bf16" in given or "fp16" in given:
-        precision = "bf16" if given.get("bf16") else "fp16" if given.get("fp16") else "fp32"
-        _plant(found, "optimizer.precision", precision)
+def _together(given: Mapping[str, Any], found: Imported) -> None:
+    rows, parts = given["per_device_train_batch_size"], given["gradient_accumulation_steps"]
+    if _is_whole(rows, 1) and _is_whole(parts, 1):
+        _plant(found.settings, "optimizer.batch_size", int(rows * parts))
+    else:
+        found.differing["gradient_accumulation_steps"] = f"optimizer.batch_size is no {rows!r} x {parts!r} rows"
+    _plant(found.settings, "optimizer.betas", [given["adam_beta1"], given["adam_beta2"]])
+    precision = "bf16" if given.get("bf16") else "fp16" if given.get("fp16") else "fp32"
+    _plant(found.settings, "optimizer.precision", precision)
     reports = given.get("report_to") or []
-    names = [name for name in ([reports] if isinstance(reports, str) else reports) if name != "none"]
+    names = [str(name) for name in (reports if isinstance(reports, list) else [reports]) if name != "none"]
     if names and set(names) <= set(_TRACKERS):
-        _plant(found, "monitors", [{"kind": name} for name in ("console", "jsonl", *names)])
+        _plant(found.settings, "monitors", [{"kind": name} for name in ("console", "jsonl", *names)])
     elif names:
-        reasons["report_to"] = f"set monitors: there are {', '.join(_TRACKERS)} and others"
-    if given.get("warmup_ratio") and "warmup_steps" not in found.get("optimizer", {}).get("schedule", {}):
-        reasons["warmup_ratio"] = "set optimizer.schedule.warmup_steps, or give --steps"
+        found.reasons["report_to"] = f"set monitors: there are {', '.join(_TRACKERS)} and others"
+
+
+def _follow_evaluations(given: Mapping[str, Any], found: Imported) -> None:
+    """Evaluate as often as figures are recorded, where Trainer does so."""
+    if given.get("eval_strategy") == "steps" and not given.get("eval_steps"):
+        every = given.get("logging_steps") or _LOGGING_STEPS
+        _set("eval_steps", every, found, None)
+
+
+def _plan_rate(given: Mapping[str, Any], found: Imported, num_steps: int | None) -> None:
+    """Set the schedule of the learning rate, which ends where Trainer's does."""
+    warmup = warmup_of(given, num_steps)
+    schedule, odd = schedule_of(
+        given["lr_scheduler_type"],
+        given.get("lr_scheduler_kwargs") or {},
+        rate=given["learning_rate"],
+        warmup=warmup or 0,
+    )
+    if warmup is None and given["lr_scheduler_type"] != "constant":
+        del schedule["warmup_steps"]
+        name = "warmup_steps" if given.get("warmup_steps") else "warmup_ratio"
+        odd[name] = f"a share of the steps, whose number is not known here: {_GIVE_STEPS}, or set "
+        odd[name] += "optimizer.schedule.warmup_steps, which keeps its default"
+    _plant(found.settings, "optimizer.schedule", schedule)
+    found.differing.update(odd)
 
 
 def _plant(tree: dict[str, Any], setting: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +12,16 @@ from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator, Sequence
 
     from holdfast.bootstrap.cli.arguments import Commands
+    from holdfast.configs.trainer_arguments import Imported
 
 _HELP = """\
 Reads a file of TrainingArguments, as TrainingArguments.to_json_string() gives it, or as YAML. Prints the settings for
---config. Comments name each argument that is on and has no setting. The data and the number of processes are not among
-the arguments: set data.path, and multiply optimizer.batch_size by the number of processes.
+--config. Comments name each argument that has another value than Trainer's and no setting, those that change the result
+first. What changes the result and is not in the file is as Trainer has it. The data and the number of processes are not
+among the arguments: set data.path, and multiply optimizer.batch_size by the number of processes.
 
 example:
   %(prog)s arguments.json --steps 12000 > trainer.yaml
@@ -53,14 +57,35 @@ def import_trainer_args(options: argparse.Namespace) -> int:
     if options.steps is not None and options.steps < 1:
         message = f"--steps takes a whole number from 1, and this is {options.steps}"
         raise ConfigurationError(message)
-    settings, reasons, others = import_arguments(given, num_steps=options.steps)
-    for name, reason in reasons.items():
-        print(f"# {_on_one_line(name)}: {_on_one_line(reason)}")
-    if others:
-        names = ", ".join(_on_one_line(name) for name in others)
-        print("\n".join(textwrap.wrap(f"without a setting: {names}", 110, initial_indent="# ", subsequent_indent="# ")))
-    print(yaml.safe_dump(settings, sort_keys=False), end="")
+    try:
+        found = import_arguments(given, num_steps=options.steps)
+    except ConfigurationError as error:
+        message = f"{options.file}: {error}"
+        raise ConfigurationError(message) from error
+    if odd := [*found.differing, *found.unknown]:
+        message = f"{', '.join(map(_on_one_line, odd))}: without a setting, and results may differ from Trainer's; "
+        print(f"{message}the comments at the beginning say more", file=sys.stderr)
+    print(*_comments(found), yaml.safe_dump(found.settings, sort_keys=False), sep="\n", end="")
     return ExitCode.FINISHED
+
+
+def _comments(found: Imported) -> Iterator[str]:
+    """Yield the comments before the settings, what changes the result first."""
+    for name, reason in found.differing.items():
+        yield f"# {_on_one_line(name)}: {_on_one_line(reason)}"
+    if found.unknown:
+        yield _paragraph("no arguments of Trainer, and not used: ", found.unknown)
+    if found.assumed:
+        yield _paragraph("not in the file, so as in Trainer: ", [f"{k}={v}" for k, v in found.assumed.items()])
+    for name, reason in found.reasons.items():
+        yield f"# {_on_one_line(name)}: {_on_one_line(reason)}"
+    if found.others:
+        yield _paragraph("without a meaning here: ", found.others)
+
+
+def _paragraph(begin: str, names: Sequence[str]) -> str:
+    text = begin + ", ".join(map(_on_one_line, names))
+    return "\n".join(textwrap.wrap(text, 110, initial_indent="# ", subsequent_indent="# "))
 
 
 def _on_one_line(text: str) -> str:
