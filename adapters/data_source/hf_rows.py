@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
-from datasets import Dataset, IterableDataset, load_dataset_builder, load_from_disk
+from datasets import Dataset, IterableDataset, ReadInstruction, load_dataset_builder, load_from_disk
 from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import blocks_of
@@ -27,15 +28,18 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 4 << 20
 _MOST_ROWS = 256
+_NAME = re.compile(r"[\w.]+")
 
 
 class DatasetRows(ABC):
     """A split of a dataset in units of rows.
 
-    ``stored`` are the files that contain only the split, in the order of its rows; empty if they are unknown.
+    ``stored`` are the files that contain only the split, in the order of its rows; empty if they are unknown. ``part``
+    is the part of the split that is read, such as ``train[:50%]``, None for all of it.
     """
 
     stored: Sequence[ListedFile] = ()
+    part: str | None = None
 
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -63,24 +67,52 @@ class DatasetRows(ABC):
 
 
 def open_rows(path: str, name: str | None, split: str, revision: str | None, contents: ContentHashes) -> DatasetRows:
-    """Return the split; ``contents`` receives the hashes of the blocks read. Raises the errors of ``datasets``."""
-    folder = Path(path)
+    """Return the split, or a part of one, such as ``train[:50%]``, of a dataset that was saved by the library.
+
+    ``contents`` receives the hashes of the blocks read. Raises the errors of ``datasets``.
+    """
+    folder, part = Path(path), None
     if (folder / "dataset_dict.json").is_file():
-        folder /= split
+        splits = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        if split not in splits:
+            split, part = _base_of(split), split
+        if split not in splits:
+            msg = f"the folder holds the splits {', '.join(map(repr, splits))}"
+            raise ValueError(msg)
+        return _SavedRows(load_from_disk(str(folder / split)), folder / split, part, contents)
     if (folder / "state.json").is_file():
-        return _SavedRows(folder, split, contents)
+        dataset = load_from_disk(str(folder))
+        known = None if dataset.split is None else str(dataset.split)
+        if known not in (None, split):
+            part = split
+            if _base_of(split) != known:
+                msg = f"the folder holds the split {known!r}"
+                raise ValueError(msg)
+        return _SavedRows(dataset, folder, part, contents)
+    if not _NAME.fullmatch(split):
+        msg = "parts and sums of splits are read only of a dataset that save_to_disk wrote: name one split"
+        raise ValueError(msg)
     builder = load_dataset_builder(path, name, revision=revision)
     return _StreamedRows(builder, split)
 
 
+def _base_of(split: str) -> str:
+    """Return the name of the split of which ``split`` is a part; raises ``ValueError`` for a sum of several."""
+    if "+" in split:
+        msg = "sums of splits are not read: name one split, or a part of one such as train[:50%]"
+        raise ValueError(msg)
+    return split.partition("[")[0].strip()
+
+
 @final
 class _SavedRows(DatasetRows):
-    def __init__(self, folder: Path, split: str, contents: ContentHashes) -> None:
-        dataset = load_from_disk(str(folder))
-        if dataset.split is not None and str(dataset.split) != split:
-            msg = f"the folder holds the split {str(dataset.split)!r}"
-            raise ValueError(msg)
+    def __init__(self, dataset: Dataset, folder: Path, part: str | None, contents: ContentHashes) -> None:
         self._dataset: Dataset = dataset.with_format("arrow")
+        self.part = part
+        self._first, self._stop = 0, len(dataset)
+        if part is not None:  # the library's own rules of counting and rounding
+            (rows,) = ReadInstruction.from_spec(part).to_absolute({_base_of(part): len(dataset)})
+            self._first, self._stop = int(rows.from_), int(rows.to)
         files = sorted(Path(entry["filename"]) for entry in dataset.cache_files)
         status = [(file.name, file.stat()) for file in files]
         self._size = sum(stat.st_size for _, stat in status)
@@ -99,16 +131,18 @@ class _SavedRows(DatasetRows):
     def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
         num_rows = len(self._dataset)
         step = max(num_rows * unit_bytes // max(self._size, 1), 1)
-        starts = range(0, max(num_rows, 1), step)
+        starts = range(self._first, max(self._stop, self._first + 1), step)
         digits = len(str(starts[-1]))
         size = self._size // len(starts)
+        if self.part is not None:
+            size = size * (self._stop - self._first) // max(num_rows, 1)
         return [
             Unit(
                 f"{name}@{start:0{digits}}" if start else name,
                 size,
                 self._etag,
                 start,
-                start + step if start + step < num_rows else None,
+                start + step if start + step < self._stop else None,
             )
             for start in starts
         ]
@@ -117,14 +151,14 @@ class _SavedRows(DatasetRows):
     def batches(self, unit: Unit, start: int, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         num_rows = len(self._dataset)
         rows = min(max(_BATCH_BYTES * num_rows // max(self._size, 1), 1), _MOST_ROWS)
-        stop = num_rows if unit.stop is None else unit.stop
+        stop = self._stop if unit.stop is None else unit.stop
         columns = [name for name in names if name in self._dataset.column_names]
         table = self._dataset.select_columns(columns) if columns else self._dataset
         for position in range(start, stop, rows):
             yield position, table[position : min(position + rows, stop)]
         # a memory map does not report the bytes read, so each unit hashes its share of the blocks, which are cached now
         first = len(self._blocks) * unit.start // max(num_rows, 1)
-        end = len(self._blocks) if unit.stop is None else len(self._blocks) * unit.stop // num_rows
+        end = len(self._blocks) if stop == num_rows else len(self._blocks) * stop // num_rows
         for file, number in self._blocks[first:end]:
             self._contents.read_block(file, number)
 

@@ -29,13 +29,12 @@ if TYPE_CHECKING:
 class HuggingfaceDataSource(BasicDataSource):
     """Reads one ``split`` of a dataset with the ``datasets`` library, without copying anything to disk.
 
-    ``path`` is a name on the Hub, a folder of data files, or a folder that ``save_to_disk`` wrote; ``name`` chooses
-    among a dataset's configurations, ``revision`` among its versions. A unit is a shard, or in a saved folder rows of
-    about ``limits.unit_bytes``; a position is the number of the row, in the shard or in the saved split. Rows are
-    chosen by ``text_field`` and ``filter`` as in files. For Parquet shards memory holds a row
-    group, whose size the library does not report. Raises ``ConfigurationError`` if the library is missing,
-    ``DataError`` if the dataset does
-    not exist.
+    ``path`` is a name on the Hub, a folder of data files, or a folder that ``save_to_disk`` wrote, of which ``split``
+    may also be a part such as ``train[:50%]``. ``name`` chooses among a dataset's configurations, ``revision`` among
+    its versions. A unit is a shard, or in a saved folder rows of about ``limits.unit_bytes``; a position is the number
+    of the row, in the shard or in the saved split. Rows are chosen by ``text_field`` and ``filter`` as in files. For
+    Parquet shards memory holds a row group, whose size the library does not report. Raises ``ConfigurationError`` if
+    the library is missing, ``DataError`` if the dataset does not exist.
     """
 
     def __init__(
@@ -99,7 +98,8 @@ class HuggingfaceDataSource(BasicDataSource):
     def files(self) -> DataFiles | None:
         if not (stored := self._rows.stored):
             return None
-        reading = fingerprint_of(astuple(self._limits), self._fields.to_json())
+        part = [] if self._rows.part is None else [self._rows.part]
+        reading = fingerprint_of(astuple(self._limits), self._fields.to_json(), *part)
         places = {"": [stored[0].place]}
         return DataFiles(reading, places, places, [self._told(file) for file in stored])
 

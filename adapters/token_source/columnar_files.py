@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from blake3 import blake3
 
 from holdfast.adapters.token_source.documents import DocumentScanner, check_ids, narrowest
+from holdfast.adapters.token_source.row_columns import TokenRows, columns_beside
 from holdfast.adapters.token_source.shards import FileShard, fingerprint_of, shard_name
+from holdfast.domain.data.loss_mask import PackedLossMask, join_masks, pack_mask
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.token_source import Tokens, TokenShard
 
@@ -23,6 +27,18 @@ if TYPE_CHECKING:
     from holdfast.adapters.token_source.shards import ReadOptions, TokenFile
 
 _BATCH_ROWS = 1024
+_MASK = "loss_mask"
+
+_log = logging.getLogger(__name__)
+
+
+def columns_used(file: TokenFile, column: str) -> list[str]:
+    """Return the columns of ``file`` that say what is trained on and what is padding; none if it cannot be read."""
+    arrow, _ = _pyarrow()
+    try:
+        return columns_beside(_schema(file).names, column)
+    except (arrow.ArrowException, OSError):
+        return []
 
 
 def columnar_shards(
@@ -31,14 +47,19 @@ def columnar_shards(
     """Yield the shards of ``file``, groups of its rows, after converting them into ``folder`` if necessary."""
 
     def convert() -> Arrays:
-        number = 0
+        number, is_trained = 0, False
         for number, arrays in enumerate(_converted(file, options), start=1):
             derived.get(_path(folder, number - 1), lambda arrays=arrays: arrays)  # type: ignore[misc]
+            is_trained = is_trained or _MASK not in arrays or bool(arrays[_MASK].any())
+        if number and not is_trained:
+            msg = f"no token of {file.name} is trained on, as its columns of labels and masks have it: check them"
+            raise DataError(msg)
         return {"num_shards": np.array([number], np.int64)}
 
     for number in range(int(derived.get(folder / "converted.safetensors", convert)["num_shards"][0])):
         arrays = _get(file, options, derived, folder, number)
-        fingerprint = fingerprint_of(arrays["content"].tobytes().hex(), options.end_of_text)
+        marked = [arrays[name].tobytes().hex() for name in ("marks",) if name in arrays]
+        fingerprint = fingerprint_of(arrays["content"].tobytes().hex(), options.end_of_text, *marked)
         name = shard_name(file, number)
         shard = TokenShard(name, len(arrays["ids"]), len(arrays["hashes"]), fingerprint)
         yield FileShard(shard, partial(_open, file, options, derived, folder, number), file.name, file.place)
@@ -46,7 +67,8 @@ def columnar_shards(
 
 def _open(file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path, number: int) -> Tokens:
     arrays = _get(file, options, derived, folder, number)
-    return Tokens(arrays["ids"], arrays["offsets"], arrays["hashes"])
+    mask = PackedLossMask(arrays[_MASK], len(arrays["ids"])) if _MASK in arrays else None
+    return Tokens(arrays["ids"], arrays["offsets"], arrays["hashes"], mask)
 
 
 def _get(file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path, number: int) -> Arrays:
@@ -58,94 +80,152 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _converted(file: TokenFile, options: ReadOptions) -> Iterator[Arrays]:
-    parts: list[NDArray[np.unsignedinteger]] = []
-    scanner = DocumentScanner(options.end_of_text)
-    num_tokens = 0
-    for ids in _ids_of_batches(file, options):
-        parts.append(ids)
-        scanner.feed(ids)
-        num_tokens += len(ids)
-        if num_tokens >= options.shard_tokens:
-            yield {"ids": np.concatenate(parts), **scanner.finish()}
-            parts, scanner, num_tokens = [], DocumentScanner(options.end_of_text), 0
-    if num_tokens:
-        yield {"ids": np.concatenate(parts), **scanner.finish()}
+    shard = _GrowingShard(options.end_of_text)
+    for rows in _rows(file, options):
+        shard.add(rows, narrowest(options.vocabulary_size))
+        if shard.num_tokens >= options.shard_tokens:
+            yield shard.finish()
+            shard = _GrowingShard(options.end_of_text)
+    if shard.num_tokens:
+        yield shard.finish()
 
 
-def _ids_of_batches(file: TokenFile, options: ReadOptions) -> Iterator[NDArray[np.unsignedinteger]]:
-    row = 0
-    for flat, lengths in _lists(file, options.column):
-        ends = np.cumsum(lengths)
-        check_ids(flat, options.vocabulary_size, partial(_place, file, row, ends))
-        narrow = flat.astype(narrowest(options.vocabulary_size))
-        yield _with_end_of_text(narrow, lengths, options.end_of_text)
-        row += len(lengths)
+class _GrowingShard:
+    """The documents of a shard, which grows row by row."""
+
+    def __init__(self, end_of_text: int) -> None:
+        self.num_tokens = 0
+        self._end_of_text = end_of_text
+        self._ids: list[NDArray[np.unsignedinteger]] = []
+        self._masks: list[NDArray[np.bool_] | None] = []
+        self._scanner = DocumentScanner(end_of_text)
+
+    def add(self, rows: TokenRows, dtype: np.dtype[Any]) -> None:
+        """Add ``rows``, as ``dtype``.
+
+        A row of which not all is trained on is one document as it is, but for those that begin within it. In others a
+        document ends after each end-of-text too, which is added where a document lacks it.
+        """
+        ids, trained = rows.ids.astype(dtype), rows.is_trained
+        is_last = np.diff(rows.row, append=-1) != 0
+        if rows.is_first is not None:
+            is_last[:-1] |= rows.is_first[1:]
+        is_end = ids == self._end_of_text
+        is_whole = np.zeros(rows.num_rows, np.bool_)
+        if trained is not None:
+            is_whole[rows.row[~trained]] = True
+        is_plain = ~is_whole[rows.row]
+        lacks_end = is_last & is_plain & ~is_end
+        added = np.sort(np.concatenate([np.flatnonzero(lacks_end) + 1, rows.empty]))
+        ends = np.insert((is_last & ~lacks_end) | (is_plain & is_end), added, values=True)
+        ids = np.insert(ids, added, self._end_of_text)
+        self._scanner.feed(ids, np.flatnonzero(ends) + 1)
+        self._ids.append(ids)
+        self._masks.append(np.insert(trained, added, values=True) if trained is not None and is_whole.any() else None)
+        self.num_tokens += len(ids)
+
+    def finish(self) -> Arrays:
+        """Return the arrays of the shard; ``marks`` is a hash of what the ids do not tell, if there is any."""
+        found = {"ids": np.concatenate(self._ids), **self._scanner.finish()}
+        mask = join_masks(self._masks, [len(ids) for ids in self._ids])
+        if mask is not None:
+            found[_MASK] = pack_mask(mask)
+        is_end = found["ids"] == self._end_of_text
+        if mask is not None or not np.array_equal(np.flatnonzero(is_end) + 1, found["offsets"][1:]):
+            marks = found["offsets"].tobytes() + (b"" if mask is None else found[_MASK].tobytes())
+            found["marks"] = np.frombuffer(blake3(marks).digest(length=16), np.uint8)
+        return found
 
 
-def _place(file: TokenFile, row: int, ends: NDArray[np.int64], number: int) -> str:
-    inside = int(np.searchsorted(ends, number, "right"))
-    return (
-        f"the id at position {number - (int(ends[inside - 1]) if inside else 0)} of row {row + inside} of {file.name}"
-    )
-
-
-def _with_end_of_text(
-    flat: NDArray[np.unsignedinteger], lengths: NDArray[np.int64], end_of_text: int
-) -> NDArray[np.unsignedinteger]:
-    ends = np.cumsum(lengths)
-    is_ended = np.zeros(len(lengths), np.bool_)
-    is_ended[lengths > 0] = flat[ends[lengths > 0] - 1] == end_of_text
-    return np.insert(flat, ends[~is_ended], end_of_text)
-
-
-def _lists(file: TokenFile, column: str) -> Iterator[tuple[NDArray[np.integer[Any]], NDArray[np.int64]]]:
-    """Yield the flat ids of consecutive rows, and the length of each row, int64 (rows,)."""
+def _rows(file: TokenFile, options: ReadOptions) -> Iterator[TokenRows]:
+    """Yield consecutive rows, checked, without their padding."""
     arrow, _ = _pyarrow()
     row = 0
     try:
-        for batch in _batches(file, column):
-            array = batch.column(0)
-            if array.null_count or array.flatten().null_count:
-                msg = f"{file.name} lacks token ids in column {column!r} after row {row}: leave those rows out"
-                raise DataError(msg)
-            lengths = (
-                array.value_lengths() if hasattr(array, "value_lengths") else np.full(len(array), array.type.list_size)
-            )
-            yield array.flatten().to_numpy(zero_copy_only=False), np.asarray(lengths, np.int64)
-            row += len(array)
+        for batch in _batches(file, options.column):
+            ids, of_row = _flat(file, batch, options.column, row)
+            rows = TokenRows(ids, of_row, batch.num_rows, partial(_name, file, row))
+            for name in columns_beside(batch.schema.names, options.column):
+                rows.use(name, *_flat(file, batch, name, row))
+            check_ids(rows.ids, options.vocabulary_size, rows.place)
+            yield rows
+            row += batch.num_rows
     except (arrow.ArrowException, OSError) as error:
         msg = f"{file.name} cannot be read after row {row} ({' '.join(str(error).split())}): fetch it again"
         raise DataError(msg) from error
 
 
+def _name(file: TokenFile, first: int, row: int) -> str:
+    return f"row {first + row} of {file.name}"
+
+
+def _flat(file: TokenFile, batch: Any, column: str, row: int) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
+    """Return the values of a column of lists, and the number of the row of each in ``batch``."""
+    array = batch.column(column)
+    what = "token ids" if column == batch.schema.names[0] else "values"
+    if array.null_count or array.flatten().null_count:
+        msg = f"{file.name} lacks {what} in column {column!r} after row {row}: leave those rows out"
+        raise DataError(msg)
+    has_lengths = hasattr(array, "value_lengths")
+    lengths = array.value_lengths() if has_lengths else np.full(len(array), array.type.list_size)
+    values = array.flatten()
+    kind = _pyarrow()[0].types
+    values = values.cast("int8") if kind.is_boolean(values.type) else values
+    return values.to_numpy(zero_copy_only=False), np.repeat(np.arange(len(array)), lengths)
+
+
 def _batches(file: TokenFile, column: str) -> Iterator[Any]:
+    """Yield record batches of the columns that are used."""
     arrow, parquet = _pyarrow()
     if file.path.suffix.lower() == ".parquet":
         with parquet.ParquetFile(file.path) as table:
-            _check_column(file, table.schema_arrow, column)
-            yield from table.iter_batches(_BATCH_ROWS, columns=[column])
+            yield from table.iter_batches(_BATCH_ROWS, columns=_checked(file, table.schema_arrow, column))
         return
     with arrow.memory_map(str(file.path)) as source:
-        try:
-            table = arrow.ipc.open_file(source)
-            batches = (table.get_batch(number) for number in range(table.num_record_batches))
-        except arrow.ArrowInvalid:  # not the format with a footer, so the one without
-            source.seek(0)
-            table = batches = arrow.ipc.open_stream(source)
-        _check_column(file, table.schema, column)
-        yield from (batch.select([column]) for batch in batches)
+        table, batches = _opened(source)
+        names = _checked(file, table.schema, column)
+        yield from (batch.select(names) for batch in batches)
 
 
-def _check_column(file: TokenFile, schema: Any, column: str) -> None:
+def _schema(file: TokenFile) -> Any:
+    arrow, parquet = _pyarrow()
+    if file.path.suffix.lower() == ".parquet":
+        return parquet.read_schema(file.path)
+    with arrow.memory_map(str(file.path)) as source:
+        return _opened(source)[0].schema
+
+
+def _opened(source: Any) -> tuple[Any, Iterator[Any]]:
+    arrow, _ = _pyarrow()
+    try:
+        table = arrow.ipc.open_file(source)
+    except arrow.ArrowInvalid:  # not the format with a footer, so the one without
+        source.seek(0)
+        table = arrow.ipc.open_stream(source)
+        return table, iter(table)
+    return table, (table.get_batch(number) for number in range(table.num_record_batches))
+
+
+def _checked(file: TokenFile, schema: Any, column: str) -> list[str]:
+    """Return the columns that are used, and say which ones are not."""
     arrow, _ = _pyarrow()
     if column not in schema.names:
         msg = f"{file.name} has no column {column!r} but {', '.join(schema.names)}: name the one with the token ids"
         raise DataError(msg)
-    kind = schema.field(column).type
-    is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
-    if not (is_list and arrow.types.is_integer(kind.value_type)):
-        msg = f"the column {column!r} of {file.name} holds {kind} instead of lists of integers: name another column"
-        raise DataError(msg)
+    names = [column, *columns_beside(schema.names, column)]
+    for name in names:
+        kind = schema.field(name).type
+        is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)
+        is_number = is_list and (
+            arrow.types.is_integer(kind.value_type) or (name != column and arrow.types.is_boolean(kind.value_type))
+        )
+        if not is_number:
+            remedy = "name another column" if name == column else "correct it, or leave it out"
+            msg = f"the column {name!r} of {file.name} holds {kind} instead of lists of integers: {remedy}"
+            raise DataError(msg)
+    if unused := [name for name in schema.names if name not in names]:
+        _log.warning("%s: only %s are used, not %s", file.name, ", ".join(names), ", ".join(unused))
+    return names
 
 
 def _pyarrow() -> tuple[Any, Any]:

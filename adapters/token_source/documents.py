@@ -36,14 +36,18 @@ class DocumentScanner:
         self._document = blake2b(digest_size=8)
         self._content = blake3()
 
-    def feed(self, ids: NDArray[np.integer[Any]]) -> None:
-        """Add the next ids, of any integer dtype, (num_tokens,), all from 0 to 2**32 - 1."""
+    def feed(self, ids: NDArray[np.integer[Any]], ends: NDArray[np.int64] | None = None) -> None:
+        """Add the next ids, of any integer dtype, (num_tokens,), all from 0 to 2**32 - 1.
+
+        ``ends`` are those of their documents; None finds them.
+        """
         wide = ids.astype("<u4", copy=False)
         data = bytes_of(wide)
-        ends = np.flatnonzero(wide == self._end_of_text) + 1
+        is_end = wide == self._end_of_text
+        ends = np.flatnonzero(is_end) + 1 if ends is None else ends
         begin = 0
-        for end in ends.tolist():
-            self._document.update(data[4 * begin : 4 * end - 4])
+        for end, is_ended in zip(ends.tolist(), is_end[ends - 1].tolist(), strict=True):
+            self._document.update(data[4 * begin : 4 * end - 4 * is_ended])
             self._close()
             begin = end
         self._document.update(data[4 * begin :])

@@ -16,7 +16,7 @@ from holdfast.adapters.shared.token_store.lru_cache import LruCache
 from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 from holdfast.adapters.token_source.binary_files import binary_shards
 from holdfast.adapters.token_source.cached_shards import cached_shards, is_token_cache
-from holdfast.adapters.token_source.columnar_files import columnar_shards
+from holdfast.adapters.token_source.columnar_files import columnar_shards, columns_used
 from holdfast.adapters.token_source.discovery import find_files
 from holdfast.adapters.token_source.raw_ids import raw_form
 from holdfast.adapters.token_source.shards import ReadOptions, fingerprint_of
@@ -44,7 +44,9 @@ class FilesTokenSource(BasicTokenSource):
       header of litdata's chunks is skipped. All are memory-mapped in place (int64 is narrowed shard by shard), and a
       document ends after each ``end_of_text``; ids after the last one are a document too, without end-of-text.
     - ``.parquet``, ``.arrow``: ``column`` contains lists of integers; a document ends with its row and after each
-      ``end_of_text``, which is added to a row without one. They are converted once.
+      ``end_of_text``, which is added to a row without one. They are converted once. ``labels`` (-100), ``loss_mask``,
+      ``assistant_masks`` and ``completion_mask`` become the loss mask, and a row of which not all is trained on is one
+      document as it is. Padding (``attention_mask``) is left out, and ``position_ids`` begin documents.
     - A token cache, or the folder of a dataset in it, unchanged.
     Shards are sorted by name; a mapping as ``paths`` gives the places of the paths when that order was chosen.
 
@@ -158,7 +160,8 @@ class FilesTokenSource(BasicTokenSource):
                 folder = self._prepared(self._key_of(file, options))
                 yield from binary_shards(file, form, options, self._kept, folder)
             else:
-                folder = self._prepared(self._key_of(file, self._options))
+                used = "".join(f" {name}" for name in columns_used(file, self._options.column))
+                folder = self._prepared(self._key_of(file, self._options) + used)
                 yield from columnar_shards(file, self._options, self._kept, folder)
 
     def _key_of(self, file: TokenFile, options: ReadOptions) -> str:

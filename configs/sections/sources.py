@@ -70,7 +70,10 @@ class HuggingFaceSource(RecordSource):
     kind: Literal["huggingface"] = Field(default="huggingface", description="A Hugging Face dataset.")
     path: Text = Field(description="Name on the hub, or a local folder.")
     name: Text | None = Field(default=None, description="Configuration of the dataset; null means its default.")
-    split: Text = Field(default="train", description="Split of the dataset.")
+    split: Text = Field(
+        default="train",
+        description="Split of the dataset; of one that save_to_disk wrote also a part, such as train[:50%].",
+    )
     revision: Text | None = Field(
         default=None, description="Branch, tag or commit on the hub; null means the default branch."
     )

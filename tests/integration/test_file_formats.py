@@ -295,6 +295,8 @@ def test_the_files_of_a_path_have_one_header(tmp_path):
 @pytest.mark.parametrize("write", [parquet, arrow])
 def test_a_column_that_cannot_be_used_is_named(tmp_path, write):
     """A table without the column, with one that holds no text, or without the filter's is rejected as a whole."""
+    ids = put(tmp_path, f"b.{write.__name__}", write([{"input_ids": [1], "number": 1}]))
+    assert "token ids in 'input_ids': set data.kind=tokens" in read_all(FilesDataSource([ids]))[0].reason
     path = put(tmp_path, f"a.{write.__name__}", write([{"body": "x", "number": 1}]))
     for options, problem in (
         ({}, "no column 'text', only 'body', 'number': set data.text_field"),

@@ -170,6 +170,108 @@ def test_what_holds_no_token_ids_is_refused(tmp_path, read, name, write, sentenc
         read(tmp_path / name).shards()
 
 
+def documents_and_masks(source):
+    found = []
+    for shard in source.shards():
+        tokens = source.open(shard)
+        masks = np.ones(len(tokens.ids), np.bool_) if tokens.loss_mask is None else tokens.loss_mask[:]
+        bounds = zip(tokens.offsets[:-1].tolist(), tokens.offsets[1:].tolist(), strict=True)
+        found += [(tokens.ids[begin:end].tolist(), masks[begin:end].astype(int).tolist()) for begin, end in bounds]
+    return found
+
+
+def write_rows(path, **columns):
+    """Write the rows as a table in the format of the suffix."""
+    table = pa.table({name: pa.array(rows) for name, rows in columns.items()})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+
+
+CHAT = [[5, 6, END, 7, END, 0, 0], [0, 8, 9, 3, 4, 5, END]]
+TRAINED = [[0, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]]
+REAL = [[1, 1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1, 1]]
+LABELS = [
+    [each if is_one else -100 for each, is_one in zip(*pair, strict=True)] for pair in zip(CHAT, TRAINED, strict=True)
+]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("names", [["labels"], ["assistant_masks"], ["loss_mask", "labels"], ["completion_mask"]])
+def test_labels_and_masks_say_what_is_trained_on(tmp_path, read, suffix, names):
+    """A row with labels or a mask is one document with this loss mask; its padding is left out."""
+    columns = {name: LABELS if name == "labels" else TRAINED for name in names}
+    write_rows(tmp_path / f"a{suffix}", input_ids=CHAT, attention_mask=REAL, **columns)
+    found = documents_and_masks(read(tmp_path / f"a{suffix}"))
+    assert found == [(CHAT[0][:5], TRAINED[0][:5]), (CHAT[1][1:], TRAINED[1][1:])]
+    write_rows(tmp_path / f"b{suffix}", input_ids=CHAT, **columns)
+    assert documents_and_masks(read(tmp_path / f"b{suffix}")) == list(zip(CHAT, TRAINED, strict=True))
+
+
+def test_masks_of_several_columns_are_one(tmp_path, read):
+    """What any column leaves out is not trained on, and shards of other masks have other fingerprints."""
+    fingerprints = set()
+    for number, mask in enumerate(([1, 1, 1], [0, 1, 1], [0, 0, 1])):
+        path = tmp_path / f"{number}.parquet"
+        write_rows(path, input_ids=[[1, 2, 3]], assistant_masks=[[1, 0, 1]], completion_mask=[mask])
+        assert documents_and_masks(read(path)) == [([1, 2, 3], [mask[0], 0, mask[2]])]
+        fingerprints |= {shard.fingerprint for shard in read(path).shards()}
+    assert len(fingerprints) == 2
+
+
+def test_rows_that_are_trained_on_as_a_whole_are_as_without_labels(tmp_path, read):
+    """Labels that repeat all ids change no document and no fingerprint."""
+    write_rows(tmp_path / "a.parquet", input_ids=DOCUMENTS)
+    ones = [[1] * len(document) for document in DOCUMENTS]
+    write_rows(tmp_path / "b.parquet", input_ids=DOCUMENTS, labels=DOCUMENTS, attention_mask=ones)
+    first, second = (read(tmp_path / f"{name}.parquet") for name in "ab")
+    assert all_documents(second) == DOCUMENTS
+    assert [each.fingerprint for each in first.shards()] == [each.fingerprint for each in second.shards()]
+
+
+def test_positions_begin_documents(tmp_path, read):
+    """Positions that begin again within a row begin a document there."""
+    write_rows(
+        tmp_path / "a.parquet",
+        input_ids=[[1, 2, 3, 4, 0]],
+        position_ids=[[0, 1, 0, 1, 0]],
+        attention_mask=[[1, 1, 1, 1, 0]],
+    )
+    assert all_documents(read(tmp_path / "a.parquet")) == [[1, 2, END], [3, 4, END]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"labels": [[1, 2, 3], [5, 6, END]]}, "label of the id at position 0 of row 1 of .* is 5, but the id is 4"),
+        ({"labels": [[1, 2, 3], [4, 5]]}, "row 1 of .* has 2 values in the column 'labels' for 3 token ids"),
+        ({"labels": [[1, 2, 3], None]}, "lacks values in column 'labels'"),
+        ({"labels": [[-100] * 3] * 2}, "no token of .* is trained on"),
+        ({"labels": ["a", "b"]}, "column 'labels' of .* holds string"),
+        ({"attention_mask": [[1, 1, 1], [1, 0, 1]]}, "hides the id at position 1 of row 1 .* within the row"),
+        ({"attention_mask": [[1, 1, 1], [1, 2, 2]]}, "has 2 for the id at position 1 of row 1"),
+        ({"position_ids": [[0, 1, 2], [3, 4, 5]]}, "has 3 for the id at position 0 of row 1"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_refused(tmp_path, read, columns, sentence):
+    """Labels that are not the ids, and masks and positions that are none, are told with their place."""
+    write_rows(tmp_path / "a.parquet", input_ids=[[1, 2, 3], [4, 5, 6]], **columns)
+    with pytest.raises(DataError, match=sentence):
+        read(tmp_path / "a.parquet").shards()
+
+
+def test_columns_that_are_not_used_are_told_once(tmp_path, read, caplog):
+    """Other columns are named when a table is converted."""
+    write_rows(tmp_path / "a.parquet", input_ids=[[1, 2]], labels=[[1, 2]], token_type_ids=[[0, 0]], text=["x"])
+    for _ in range(2):
+        read(tmp_path / "a.parquet").shards()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/a.parquet: only input_ids, labels are used, not token_type_ids, text"
+    ]
+
+
 def test_a_path_that_leads_to_nothing_is_told(tmp_path, read):
     """A missing file, an empty folder, a glob without match and empty files are errors that name the path."""
     (tmp_path / "empty").mkdir()

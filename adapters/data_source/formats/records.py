@@ -30,6 +30,7 @@ BYTE_ORDER_MARK = "\ufeff"
 _READING = 2  # increase it when the same bytes give different documents
 _CONVERTING = 1  # increase it when the same records of a conversation give different documents
 _USUAL_TEXT = "text"
+_PRETOKENIZED = "input_ids"
 _MOST_NAMES_SHOWN = 10
 
 
@@ -147,6 +148,8 @@ class Fields:
             wanted = shown(name for name in optional if name not in SHARED_FIELDS)
             return f"{file}: there is none of the columns {wanted}, only {shown(columns)}: set data.text_field"
         for name in self.names:
+            if name not in columns and name == self.text and _PRETOKENIZED in columns:
+                return f"{file}: there is no column {name!r}, but token ids in {_PRETOKENIZED!r}: set data.kind=tokens"
             if name not in columns and name not in optional:
                 setting = self._setting_of(name)
                 return f"{file}: there is no column {name!r}, only {shown(columns)}: set {setting} to one of them"
