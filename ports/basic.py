@@ -37,6 +37,10 @@ class BasicDataSource(DataSource):
     """A local source that identifies its data by ``fingerprint`` only and does not count bytes."""
 
     @override
+    def confirming(self) -> DataSource:
+        return self
+
+    @override
     def expect(self, unit: Unit, start: int | None = None) -> None:
         pass
 

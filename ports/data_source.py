@@ -95,6 +95,13 @@ class DataSource(ABC):
         """
 
     @abstractmethod
+    def confirming(self) -> DataSource:
+        """Return a source of the same documents for a result that is stored and not made again.
+
+        What was not read before is read twice, even if it is remote. A source that cannot do so returns itself.
+        """
+
+    @abstractmethod
     def expect(self, unit: Unit, start: int | None = None) -> None:
         """Announce that ``unit`` will soon be read from ``start`` on; a remote source may prefetch it.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import os
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, final
 
 from xxhash import xxh3_128
 
-from holdfast.domain.errors import DataError
+from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES, BlockDigests, VerifiedStream
+from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
@@ -22,13 +24,12 @@ if TYPE_CHECKING:
     from holdfast.domain.data.data_files import DataFile, DataFiles
 
 _BLOCK_BYTES = 8 << 20  # a part of a file, as sources read them side by side
-_READ_BYTES = 1 << 20  # stays in a processor's cache
 _THREADS = 16
 
 
 @final
 class ContentHashes:
-    """The hashes of files of this machine; any thread may add to them.
+    """The hashes of files of this machine, and the digests of ``blocks`` of all files; any thread may add to them.
 
     A file's hash is the XXH3 of the 16-byte hashes of its 8 MiB blocks, so that blocks may be read in any order; it
     detects changes, but not two files that were made to have the same hash. A remote file is not hashed: the version
@@ -36,36 +37,51 @@ class ContentHashes:
     """
 
     def __init__(self) -> None:
+        self.blocks = BlockDigests()
         self._lock = Lock()
-        self._blocks: dict[tuple[str, str], dict[int, bytes]] = {}
-        self._known: dict[tuple[str, str], str] = {}
+        self._parts: dict[tuple[str, str], dict[int, bytes]] = {}
+        self._told: dict[tuple[str, str], str] = {}
+        self._read: dict[tuple[str, str], str] = {}
 
     def of(self, file: ListedFile) -> str | None:
-        """Return the content hash of ``file``, or None while not all of its bytes were read."""
-        return self._known.get(_key(file)) if file.is_local else file.unit.etag.replace(" ", "_")
+        """Return the content hash of ``file``, or None while it is not known."""
+        if not file.is_local:
+            return file.unit.etag.replace(" ", "_")
+        return self._read.get(_key(file)) or self._told.get(_key(file))
 
     def learn(self, file: ListedFile, content: str) -> None:
         """Record the content hash of ``file``, which was computed earlier."""
         with self._lock:
-            self._known[_key(file)] = content
-            self._blocks.pop(_key(file), None)
+            self._told[_key(file)] = content
 
     def is_known(self, file: ListedFile, number: int) -> bool:
         """Return whether the block ``number`` of ``file`` was hashed."""
         key = _key(file)
-        return key in self._known or number in self._blocks.get(key, ())
+        return key in self._read or number in self._parts.get(key, ())
 
     def add(self, file: ListedFile, number: int, digest: bytes) -> None:
-        """Take the hash of the block ``number`` of ``file``."""
+        """Take the hash of the block ``number`` of ``file``.
+
+        Raises ``StateError`` if all blocks are known and make another hash than the one that was learned.
+        """
+        key = _key(file)
         with self._lock:
-            if _key(file) in self._known:
+            if key in self._read:
                 return
-            blocks = self._blocks.setdefault(_key(file), {})
-            blocks[number] = digest
+            parts = self._parts.setdefault(key, {})
+            parts[number] = digest
             total = max(1, -(-file.unit.size // _BLOCK_BYTES))
-            if len(blocks) == total:
-                self._known[_key(file)] = xxh3_128(b"".join(blocks[each] for each in range(total))).hexdigest()
-                del self._blocks[_key(file)]
+            if len(parts) < total:
+                return
+            read = xxh3_128(b"".join(parts[each] for each in range(total))).hexdigest()
+            if self._told.get(key, read) != read:
+                msg = (
+                    f"the content of {file.unit.name} is not the one that was recorded, although its time and size "
+                    "are: put the file back as it was"
+                )
+                raise StateError(msg)
+            self._read[key] = read
+            del self._parts[key]
 
     def find(self, files: Sequence[tuple[DataFile, ListedFile]], known: DataFiles | None) -> None:
         """Hash the unknown blocks of ``files``; with ``known``, only of files that have a content hash there.
@@ -93,14 +109,15 @@ class ContentHashes:
         if self.is_known(file, number):
             return
         try:
-            with Path(file.path).open("rb", buffering=0) as stream:
-                stream.seek(number * _BLOCK_BYTES)
-                tap = HashingTap(self, file, number * _BLOCK_BYTES, (number + 1) * _BLOCK_BYTES)
-                buffer = memoryview(bytearray(min(_READ_BYTES, max(1, file.unit.size))))
-                position = number * _BLOCK_BYTES
-                while position < (number + 1) * _BLOCK_BYTES and (size := stream.readinto(buffer)):
-                    tap.feed(position, buffer[:size])
-                    position += size
+            raw = io.FileIO(file.path)
+            again = lambda begin, size: os.pread(raw.fileno(), size, begin)  # noqa: E731
+            begin, end = number * _BLOCK_BYTES, (number + 1) * _BLOCK_BYTES
+            tap = HashingTap(self, file, begin, end)
+            with VerifiedStream(raw, file, self.blocks, again, is_confirmed=True, tap=tap.feed) as stream:
+                stream.seek(begin)
+                buffer = bytearray(BLOCK_BYTES)
+                while stream.tell() < end and stream.readinto(buffer):
+                    pass
         except OSError as error:
             msg = f"{file.unit.name} cannot be read ({describe(error)}): check that it exists and that you may read it"
             raise DataError(msg) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -13,17 +14,17 @@ from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import ContentHashes, HashingTap
 from holdfast.adapters.data_source.ranges import BEYOND_BYTES, STALL_SECONDS, ReadCounter, open_ranges
+from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES, VerifiedStream
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer
 
     from holdfast.adapters.data_source.listed_file import ListedFile
 
-_BUFFER_BYTES = 1 << 18  # small, as many files may be open at once
 _RANDOM_BYTES = 4 << 20
 _MOST_EXPECTED = 32  # each holds a range, and the bytes beyond its part
 
@@ -31,12 +32,17 @@ _MOST_EXPECTED = 32  # each holds a range, and the bytes beyond its part
 @final
 @dataclass(frozen=True, slots=True)
 class FileAccess:
-    """Access to files: the retry policy and stall limit of remote ones, and the counter of bytes read."""
+    """Access to files: the retry policy and stall limit of remote ones, and the counter of bytes read.
+
+    What is read is compared, block by block, with what was read earlier. A block of a local file is read twice when it
+    is read for the first time; with ``confirms_remote`` so is one of a remote file.
+    """
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     stall_seconds: float = STALL_SECONDS
     counter: ReadCounter = field(default_factory=ReadCounter)
     contents: ContentHashes = field(default_factory=ContentHashes, compare=False)
+    confirms_remote: bool = False
     _expected: dict[tuple[str, int], io.BufferedReader[Any]] = field(default_factory=dict, compare=False)
     _beyond: dict[str, int] = field(default_factory=dict, compare=False)
     _lock: Lock = field(default_factory=Lock, compare=False)
@@ -97,13 +103,33 @@ class FileAccess:
     ) -> io.BufferedReader[Any]:
         if file.is_local:
             tap = None if is_random else HashingTap(self.contents, file, start, until)
-            return io.BufferedReader(_LocalFile(file.path, self.counter, tap), _BUFFER_BYTES)
+            local = _LocalFile(file.path, self.counter)
+            return self._verified(
+                file, local, lambda begin, size: os.pread(local.fileno(), size, begin), tap and tap.feed
+            )
         if isinstance(file.file_system, MemoryFileSystem):
             # all openers of a file in memory share one handle and its position
             content = file.file_system.cat_file(file.path)
             self.counter.add(bytes_read=len(content))
             return io.BufferedReader(io.BytesIO(content))
         beyond = self._beyond.get(file.path, BEYOND_BYTES)
+        ranges = self._ranges(
+            file, **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {"until": until, "beyond": beyond})
+        )
+        return self._verified(file, ranges.detach(), lambda begin, size: self._range(file, begin, size), None)
+
+    def _verified(
+        self,
+        file: ListedFile,
+        raw: io.RawIOBase,
+        again: Callable[[int, int], bytes],
+        tap: Callable[[int, Buffer], object] | None,
+    ) -> io.BufferedReader[Any]:
+        is_confirmed = file.is_local or self.confirms_remote
+        stream = VerifiedStream(raw, file, self.contents.blocks, again, is_confirmed=is_confirmed, tap=tap)
+        return io.BufferedReader(stream, BLOCK_BYTES)
+
+    def _ranges(self, file: ListedFile, **how: Any) -> io.BufferedReader[Any]:
         return open_ranges(
             file.file_system,
             file.path,
@@ -112,34 +138,25 @@ class FileAccess:
             policy=self.policy,
             stall_seconds=self.stall_seconds,
             counter=self.counter,
-            **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {"until": until, "beyond": beyond}),
+            **how,
         )
+
+    def _range(self, file: ListedFile, begin: int, size: int) -> bytes:
+        with self._ranges(file, until=begin + size, range_bytes=size, ahead=0, beyond=0) as stream:
+            stream.seek(begin)
+            return bytes(stream.read(size))
 
 
 @final
 class _LocalFile(io.FileIO):
-    """Counts the bytes read, and hashes them while they are in memory."""
+    """Counts the bytes read."""
 
-    def __init__(self, path: str, counter: ReadCounter, tap: HashingTap | None) -> None:
+    def __init__(self, path: str, counter: ReadCounter) -> None:
         super().__init__(path)
         self._counter = counter
-        self._tap = tap
 
     @override
     def readinto(self, buffer: Buffer, /) -> int:
-        begin = self.tell()
         size = super().readinto(buffer)
-        self._take(begin, memoryview(buffer).cast("B")[:size])
+        self._counter.add(bytes_read=size)
         return size
-
-    @override
-    def readall(self) -> bytes:
-        begin = self.tell()
-        content = super().readall()
-        self._take(begin, memoryview(content))
-        return content
-
-    def _take(self, begin: int, read: memoryview) -> None:
-        self._counter.add(bytes_read=len(read))
-        if self._tap is not None:
-            self._tap.feed(begin, read)

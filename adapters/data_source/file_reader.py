@@ -11,7 +11,7 @@ from holdfast.adapters.data_source.formats.compression import CorruptDataError, 
 from holdfast.adapters.data_source.formats.delimited import Model, read_delimited, read_header
 from holdfast.adapters.data_source.formats.jsonl import read_jsonl
 from holdfast.adapters.data_source.formats.txt import read_txt
-from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.errors import ConfigurationError, DataError, StateError
 from holdfast.domain.urls import describe
 from holdfast.ports.data_source import Document, Rejected
 
@@ -119,7 +119,7 @@ class FileReader:
                 for found in self._documents(file, stream, part, model_of):
                     yield found
                     position = position if found.end is None else found.end
-        except ConfigurationError:
+        except (ConfigurationError, StateError):
             raise
         except Exception as error:
             if isinstance(error, MemoryError) and file.format not in _TABLES:  # a damaged table may ask for any size
@@ -158,7 +158,7 @@ class FileReader:
                         return None
                     line += stream.read(min(_COUNTED_AT_ONCE, position - start)).count(b"\n")
                 return line
-        except (OSError, CorruptDataError, DataError):
+        except (OSError, CorruptDataError, DataError, StateError):
             return None
 
     def _documents(
@@ -195,7 +195,7 @@ class FileReader:
             with self.access.opened(file.stored, is_random=True) as stream:
                 split = split_parquet if file.format == "parquet" else split_arrow
                 parts = split(stream, size, step)
-        except DataError:
+        except (DataError, StateError):
             raise
         except Exception as error:
             if _is_of_the_place(error):

@@ -105,6 +105,14 @@ class FilesDataSource(DataSource):
         yield from self._reading.read(file, part, self._columns_to_match)
 
     @override
+    def confirming(self) -> FilesDataSource:
+        self.units()  # are listed once for both
+        other = copy(self)
+        access = replace(self._access, confirms_remote=True)
+        other._access, other._reading = access, replace(self._reading, access=access)  # noqa: SLF001  of its own kind
+        return other
+
+    @override
     def expect(self, unit: Unit, start: int | None = None) -> None:
         self._reading.expect(*self._part(unit, start))
 

@@ -45,6 +45,10 @@ class MixtureDataSource(BasicDataSource):
             yield replace(item, reason=f"{part}: {item.reason}") if isinstance(item, Rejected) else item
 
     @override
+    def confirming(self) -> MixtureDataSource:
+        return MixtureDataSource({name: part.confirming() for name, part in self.parts.items()})
+
+    @override
     def tell(self, unit: Unit, rejected: Rejected) -> str:
         _, part, inner = self._units[unit.name]
         reason = rejected.reason.removeprefix(f"{part}: ")

@@ -94,6 +94,7 @@ def sample_documents(
     ``rejected`` receives the unusable records. Raises ``DataError`` for a record that only a passing error made
     unreadable.
     """
+    source = source.confirming()  # as the tokenizer is cached
     units = source.units()
     total = sum(max(unit.size, 1) for unit in units)
     passed = taken = 0

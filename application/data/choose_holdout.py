@@ -27,6 +27,7 @@ def choose_holdout(source: DataSource, wanted: Holdout, log_line: Callable[[str]
     """
     if wanted.fraction == 0.0:
         return wanted
+    source = source.confirming()
     places: set[float] = set()
     is_whole = True
     for unit in source.units():

@@ -229,7 +229,7 @@ class Duplicates:
     def _keys_of(self, place: _PlacedUnit) -> Iterator[Arrays]:
         values = (
             (document, value)
-            for document, text in self._readers[place.source].texts(place.unit)
+            for document, text in self._readers[place.source].confirming().texts(place.unit)
             if (value := self.keys.value_of(document, text)) is not None
         )
         for group in _groups_of(values):

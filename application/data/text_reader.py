@@ -135,6 +135,12 @@ class TextReader:
         other.left_out = left_out
         return other
 
+    def confirming(self) -> TextReader:
+        """Return a reader of the same documents for a result that is stored, as ``DataSource.confirming``."""
+        other = copy(self)
+        other.source = self.source.confirming()
+        return other
+
     def tokens(
         self,
         unit: Unit,

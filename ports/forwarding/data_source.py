@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ForwardingDataSource(DataSource):
-    """Serves the documents of ``inner``; the result of ``only`` is not wrapped."""
+    """Serves the documents of ``inner``; the result of ``only`` is not wrapped, that of ``confirming`` is a copy."""
 
     def __init__(self, inner: DataSource) -> None:
         self.inner = inner
@@ -27,6 +28,15 @@ class ForwardingDataSource(DataSource):
     @override
     def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
         return self.inner.read(unit, start)
+
+    @override
+    def confirming(self) -> DataSource:
+        inner = self.inner.confirming()
+        if inner is self.inner:
+            return self
+        other = copy(self)
+        other.inner = inner
+        return other
 
     @override
     def expect(self, unit: Unit, start: int | None = None) -> None:

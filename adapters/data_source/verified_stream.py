@@ -1,0 +1,184 @@
+"""Streams of a file whose bytes are the same in every pass: each block is compared with what was read of it before."""
+
+from __future__ import annotations
+
+import io
+from array import array
+from threading import Lock
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+from xxhash import xxh3_64_intdigest
+
+from holdfast.domain.errors import DataError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+    from holdfast.adapters.data_source.listed_file import ListedFile
+
+BLOCK_BYTES = 1 << 17  # small enough to stay in a processor's cache while it is read, hashed and used
+_MOST_READINGS = 4
+_UNKNOWN = 0
+
+
+@final
+class BlockDigests:
+    """The digests of the blocks of files that were read, 8 bytes for each 128 KiB; any thread may add to them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._found: dict[tuple[str, str], array[int]] = {}
+
+    def settle(
+        self, file: ListedFile, number: int, data: Buffer, again: Callable[[], Buffer], *, is_confirmed: bool
+    ) -> Buffer:
+        """Return the bytes of the block ``number`` of ``file``, of which ``data`` have just been read.
+
+        If they differ from those that were read earlier, the block is read again by ``again``: two equal readings
+        decide. With ``is_confirmed`` a block is also read again when it is read for the first time. Raises
+        ``StateError`` if the bytes are not those that were used earlier, or differ each time.
+        """
+        digest, known = _digest(data), self._known(file, number)
+        if known == _UNKNOWN and not (memoryview(data).nbytes and is_confirmed):
+            known = self._keep(file, number, digest) if memoryview(data).nbytes else digest
+        if digest == known:
+            return data
+        seen = set() if known == _UNKNOWN else {known}
+        for _ in range(_MOST_READINGS):
+            seen.add(digest)
+            data = again()
+            if (digest := _digest(data)) in seen:
+                break
+        else:
+            raise _refusal(file, number, "differ each time they are read")
+        if self._keep(file, number, digest) != digest:
+            raise _refusal(file, number, "are not those that were read and used earlier")
+        return data
+
+    def _known(self, file: ListedFile, number: int) -> int:
+        found = self._found.get(_key(file), ())
+        return found[number] if number < len(found) else _UNKNOWN
+
+    def _keep(self, file: ListedFile, number: int, digest: int) -> int:
+        """Take the ``digest`` of a block, unless another is known; return the one that is."""
+        with self._lock:
+            found = self._found.setdefault(_key(file), array("Q"))
+            if number >= len(found):
+                found.extend([_UNKNOWN] * (number + 1 - len(found)))
+            found[number] = found[number] or digest
+            return found[number]
+
+
+def _key(file: ListedFile) -> tuple[str, str]:
+    return file.path, file.unit.etag
+
+
+def _digest(data: Buffer) -> int:
+    return xxh3_64_intdigest(data) or 1
+
+
+def _refusal(file: ListedFile, number: int, how: str) -> Exception:
+    name, begin = file.unit.name, number * BLOCK_BYTES
+    if file.is_local and not file.is_unchanged():
+        return DataError(f"{name} was changed while it was read: run the command again, and leave the files unchanged")
+    return StateError(
+        f"{name}: the bytes from {begin:,} on {how}, while its time and size stayed the same: leave the files "
+        "unchanged, check disk and memory, and run the command again"
+    )
+
+
+@final
+class VerifiedStream(io.RawIOBase):
+    """The bytes of ``raw``, a stream of ``file`` as stored, read in blocks that ``digests`` have settled.
+
+    ``again`` reads the bytes from a position on once more, at most as many as are asked for; ``is_confirmed`` is as in
+    ``BlockDigests.settle``. ``tap`` gets each position and the bytes there.
+    """
+
+    def __init__(
+        self,
+        raw: Any,
+        file: ListedFile,
+        digests: BlockDigests,
+        again: Callable[[int, int], bytes],
+        *,
+        is_confirmed: bool,
+        tap: Callable[[int, Buffer], object] | None = None,
+    ) -> None:
+        self._raw = raw
+        self._file = file
+        self._digests = digests
+        self._again = again
+        self._is_confirmed = is_confirmed
+        self._tap = tap
+        self._position = 0
+        self._behind = 0  # the position of ``raw``
+        self._end = -1  # of the file, once it was met
+        self._held: tuple[int, memoryview] = (-1, memoryview(b""))
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._position
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            self._position = self._behind = self._raw.seek(offset, whence)
+        else:
+            self._position = offset + (self._position if whence == io.SEEK_CUR else 0)
+        return self._position
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        if self._position == self._end:
+            return 0
+        target = memoryview(buffer).cast("B")
+        number, offset = divmod(self._position, BLOCK_BYTES)
+        if self._held[0] != number and not offset and len(target) >= BLOCK_BYTES:
+            size = self._read_block(number, target[:BLOCK_BYTES])
+        else:
+            if self._held[0] != number:
+                block = memoryview(bytearray(BLOCK_BYTES))
+                self._held = number, block[: self._read_block(number, block)]
+            part = self._held[1][offset : offset + len(target)]
+            size = len(part)
+            target[:size] = part
+        self._position += size
+        return size
+
+    @override
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def start(self, position: int) -> None:
+        """Start fetching the block of ``position`` and what follows, from a remote file, without waiting."""
+        self._raw.start(position // BLOCK_BYTES * BLOCK_BYTES)
+
+    def _read_block(self, number: int, block: memoryview) -> int:
+        begin, size = number * BLOCK_BYTES, 0
+        if self._behind != begin:
+            self._raw.seek(begin)
+        while size < BLOCK_BYTES and (count := self._raw.readinto(block[size:])):
+            size += count
+        self._behind = begin + size
+        again = lambda: self._again(begin, BLOCK_BYTES)  # noqa: E731
+        found = self._digests.settle(self._file, number, block[:size], again, is_confirmed=self._is_confirmed)
+        right = memoryview(found)
+        size = right.nbytes
+        block[:size] = right
+        self._end = begin + size if size < BLOCK_BYTES else self._end
+        if self._tap is not None:
+            self._tap(begin, block[:size])
+        return size
