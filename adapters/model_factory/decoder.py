@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,12 @@ import torch
 from transformers import AutoConfig
 from typing_extensions import override
 
-from holdfast.adapters.model_factory.model_folder import check_model_folder, read_json, weight_files
+from holdfast.adapters.model_factory.model_folder import (
+    check_model_folder,
+    read_json,
+    weight_files,
+    weights_left_aside,
+)
 from holdfast.adapters.shared.decoder.config_fields import shape_of, value_of
 from holdfast.adapters.shared.decoder.decoder_attention import SdpaAttention, choose_attention
 from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
 
 _PROBED = 48  # tokens
 _PROBED_IDS = 512
+_MATRIX = re.compile(r"^lm_head\.weight$|(^|\.)(embed_tokens|wte)\.weight$")
 
 
 @final
@@ -96,6 +103,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         model = self._with_weights(DecoderConfig(shape, dropout, end_of_text), attention, seed)
         if self._path is not None:
             model.network.generation_config = read_generation_settings(str(self._path))
+            model.notes += tuple(weights_left_aside(self._path))
         length, probed = min(_PROBED, shape.positions.longest), model.probed
         model.isolates_documents = probe_isolation(probed, length=length, vocabulary=probed.config.vocab_size)
         choose_loss(model)
@@ -139,7 +147,10 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         if self._config:
             msg = f"model.path gives the shape of {self._path}: leave out {', '.join(sorted(self._config))}"
             raise ConfigurationError(msg)
-        return _read_folder(self._path)
+        shape, dropout = _read_folder(self._path)
+        if shape.tied and not self._awaits_weights and _has_own_head(self._path):
+            shape = replace(shape, tied=False)  # as transformers reads it
+        return shape, dropout
 
     def _check(self, shape: DecoderShape, vocabulary_size: int) -> None:
         if shape.vocabulary_size < vocabulary_size:
@@ -186,6 +197,16 @@ def _smallest(shape: DecoderShape) -> DecoderShape:
 
 def _draw(model: CausalLanguageModel, weights: Sequence[InitialWeight]) -> None:
     draw_weights(weights, dict(model.network.named_parameters()))
+
+
+def _has_own_head(folder: Path) -> bool:
+    """Return whether the files in ``folder`` hold an output matrix that differs from the embedding."""
+    try:
+        with tensors_in(weight_files(folder)) as saved:
+            matrices = [saved.whole(name).float() for name in saved.shapes if _MATRIX.search(name)]
+    except StateError:
+        return False  # which loading reports
+    return len(matrices) == 2 and not torch.equal(*matrices)
 
 
 def _load(model: CausalLanguageModel, folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import CONFIG_NAME, cached_file
 from typing_extensions import override
 
 from holdfast.adapters.model_factory.deferred_huggingface import build_deferred
@@ -23,7 +24,8 @@ from holdfast.adapters.model_factory.huggingface_checks import (
     explain,
     longest_row,
 )
-from holdfast.adapters.model_factory.model_folder import check_model_folder
+from holdfast.adapters.model_factory.loaded_weights import describe_ties, describe_unloaded
+from holdfast.adapters.model_factory.model_folder import check_model_folder, weights_left_aside
 from holdfast.adapters.model_factory.pickled_weights import Trust, pickled_weights
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
 from holdfast.adapters.shared.modeling.attention import VARLEN, offer_varlen
@@ -192,11 +194,14 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             if model is not None:
                 check_sizes(model.network, vocabulary_size=vocabulary_size, sequence_length=self._sequence_length)
                 return model
+        notes: list[str] = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = self._load_weights(config, name) if self._pretrained else self._from_scratch(config, name)
+            network = self._load_weights(config, name, notes) if self._pretrained else self._from_scratch(config, name)
         check_sizes(network, vocabulary_size=vocabulary_size, sequence_length=self._sequence_length)
-        return CausalLanguageModel(network.train())
+        model = CausalLanguageModel(network.train())
+        model.notes += tuple(notes)
+        return model
 
     def _probe(self, model: CausalLanguageModel, name: str, vocabulary_size: int) -> None:
         network = model.probed
@@ -213,7 +218,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             config, dtype=torch.float32, attn_implementation=attention, trust_remote_code=self._trusts_code
         )
 
-    def _load_weights(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
+    def _load_weights(self, config: PreTrainedConfig, attention: str, notes: list[str]) -> PreTrainedModel:
         assert self._path is not None
         if self._awaits_weights:
             return self._without_loading(config, attention)
@@ -236,7 +241,19 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         if missing := sorted(report["missing_keys"]):
             msg = f"the weights lack {len(missing)} of the model's tensors, such as {missing[0]}"
             raise ValueError(msg)
+        folder = self._folder
+        notes += [] if folder is None else weights_left_aside(folder)
+        notes += [*describe_unloaded(network, folder, report["unexpected_keys"]), *describe_ties(network)]
         return network
+
+    @property
+    def _folder(self) -> Path | None:
+        """Return the folder of the path, or of its files in the hub's cache; None if there is none."""
+        assert self._path is not None
+        if Path(self._path).is_dir():
+            return Path(self._path)
+        found = cached_file(self._path, CONFIG_NAME, local_files_only=True, revision=self._source["revision"])
+        return None if found is None else Path(found).parent
 
     def _without_loading(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         """Return a network with new weights, which those of the path are to replace if there is one."""

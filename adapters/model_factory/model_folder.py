@@ -6,21 +6,35 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.domain.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _LARGEST_INDEX = 64 << 20
+_ADAPTERS, _INDEX = "adapter_config.json", f"{MODEL_FILE}.index.json"
 
 
 def check_model_folder(folder: Path) -> None:
     """Raise ``ConfigurationError`` if ``folder`` points outside itself; only maps of weights are opened.
 
     Links out of the folder are refused, except those of the hub's cache to its own blobs. Pipes, sockets and devices
-    are refused too, and so are maps of weights that name anything but files in the folder.
+    are refused too, and so are maps of weights that name anything but files in the folder, and adapters without a
+    model.
     """
     root = folder.resolve()
+    if (root / _ADAPTERS).is_file():
+        base = read_json(root / _ADAPTERS).get("base_model_name_or_path") or "the base"
+        msg = (
+            f"{folder} holds adapters for {base}, which are no model by themselves: join both, by the command export "
+            "--merged of their run, or by peft's "
+            f"AutoPeftModelForCausalLM.from_pretrained({str(folder)!r}).merge_and_unload().save_pretrained(FOLDER), "
+            "copy the tokenizer there, and set model.path=FOLDER"
+        )
+        raise ConfigurationError(msg)
     try:
         for entry in sorted(root.iterdir()):
             _check_entry(entry, root)
@@ -32,15 +46,27 @@ def check_model_folder(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of the model in ``folder``; raises ``ConfigurationError`` for a damaged index."""
-    index = folder / f"{MODEL_FILE}.index.json"
-    if not index.is_file():
+    """Return the safetensors files of the model in ``folder``, those that transformers takes.
+
+    Raises ``ConfigurationError`` for a damaged index.
+    """
+    index = folder / _INDEX
+    if (folder / MODEL_FILE).is_file() or not index.is_file():
         return [folder / MODEL_FILE]
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict):
         msg = f"{index} has no weight_map: copy the model folder again"
         raise ConfigurationError(msg)
     return [folder / Path(str(name)).name for name in sorted(set(files.values()))]
+
+
+def weights_left_aside(folder: Path) -> Iterator[str]:
+    """Yield a sentence if ``folder`` holds the weights twice, as one file and by an index of several."""
+    if (folder / MODEL_FILE).is_file() and (folder / _INDEX).is_file():
+        yield (
+            f"{folder} holds {MODEL_FILE} and {_INDEX}: as in transformers, {MODEL_FILE} is read, and the files that "
+            "only the index names are not"
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from holdfast.adapters.shared.modeling.losses import (
     liger_cross_entropy,
     rows_at_once,
 )
+from holdfast.adapters.shared.modeling.network_layers import untie
 from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
 from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, rank_file
@@ -213,6 +214,7 @@ class CausalLanguageModel(nn.Module):
         """
         if self.adapters is None:
             ranges, shapes = converted_ranges(saved, getattr(self.network, "from_huggingface", dict))
+            untie(self.network, shapes)
         else:
             own = self.adapters.read({name: saved.whole(name) for name in saved.shapes})
             ranges = {name: partial(_range_of, tensor.reshape(-1)) for name, tensor in own.items()}

@@ -1,8 +1,13 @@
-"""The layers of a network and the number of its parameters."""
+"""The layers of a network, the number of its parameters, and the ties between them."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def layers_of(network: nn.Module) -> list[nn.Module]:
@@ -14,3 +19,18 @@ def layers_of(network: nn.Module) -> list[nn.Module]:
 def num_parameters(module: nn.Module) -> int:
     """Return the number of elements in the parameters of ``module``, each shared one counted once."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def untie(network: Any, names: Iterable[str]) -> None:
+    """Give each weight of ``names`` that is tied to another one a tensor of its own, and say so in the configuration.
+
+    Runs of earlier versions have checkpoints of weights that transformers did not tie, whose configuration ties them.
+    """
+    tensors, first = network.state_dict(keep_vars=True), dict[int, str]()
+    for name, tensor in tensors.items():
+        first.setdefault(id(tensor), name)
+    for name in names:
+        if name in tensors and first[id(tensors[name])] != name:
+            module, _, leaf = name.rpartition(".")
+            setattr(network.get_submodule(module), leaf, nn.Parameter(tensors[name].detach().clone()))
+            network.config.tie_word_embeddings = network.config.get_text_config().tie_word_embeddings = False
