@@ -128,6 +128,11 @@ class Trainable(ABC):
     def num_positions(self) -> int | None:
         """Return the maximum number of tokens that the model can read; None if there is no limit."""
 
+    @property
+    def own_ends(self) -> Sequence[int]:
+        """Return the ids at which the model stops by its own settings, whatever its tokenizer; none if it has none."""
+        return ()
+
     @abstractmethod
     def memory_bytes(self) -> int:
         """Return the peak memory in bytes: of the device if it has its own memory, otherwise of the process (RSS)."""

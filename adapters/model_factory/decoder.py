@@ -102,7 +102,8 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         attention = choose_attention(self._attention)
         model = self._with_weights(DecoderConfig(shape, dropout, end_of_text), attention, seed)
         if self._path is not None:
-            model.network.generation_config = read_generation_settings(str(self._path))
+            ends = read_json(self._path / "config.json").get("eos_token_id")
+            model.network.generation_config = read_generation_settings(str(self._path), ends)
             model.notes += tuple(weights_left_aside(self._path))
         length, probed = min(_PROBED, shape.positions.longest), model.probed
         model.isolates_documents = probe_isolation(probed, length=length, vocabulary=probed.config.vocab_size)

@@ -12,6 +12,7 @@ from typing_extensions import override
 from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.device.memory_gauge import memory_bytes, memory_retries
 from holdfast.adapters.shared.device.pinned_copies import PinnedCopies
+from holdfast.adapters.shared.modeling.generation_settings import generation_ends
 from holdfast.adapters.shared.network.ranks import rank, world_size
 from holdfast.domain.errors import NonFiniteGradients, StateError
 from holdfast.domain.training.parallel_mesh import ParallelMesh
@@ -76,6 +77,11 @@ class TorchTrainable(Trainable):
     @override
     def num_positions(self) -> int | None:
         return self._engine.model.num_positions
+
+    @property
+    @override
+    def own_ends(self) -> Sequence[int]:
+        return generation_ends(self._engine.model.network)
 
     @override
     def memory_bytes(self) -> int:

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from holdfast.ports.tokenizer import Tokenizer
 
 
-def end_ids(tokenizer: Tokenizer) -> Sequence[int]:
-    """Return the ids that end a text or a reply: end-of-text, then those of the chat template, ascending."""
+def end_ids(tokenizer: Tokenizer, own: Collection[int] = ()) -> Sequence[int]:
+    """Return the ids that end a text or a reply: end-of-text, then the others, ascending.
+
+    They are those of the chat template and ``own``, at which the model stops by its own settings.
+    """
     template = tokenizer.chat_template if isinstance(tokenizer, HasChatTemplate) else None
-    others = set() if template is None else set(template.ends)
+    others = {*own, *(() if template is None else template.ends)}
     return [tokenizer.end_of_text, *sorted(others - {tokenizer.end_of_text})]
 
 

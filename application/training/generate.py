@@ -32,7 +32,8 @@ def generate(
     ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
     if shortened is not None:
         note(shortened)
-    return prompt + tokenizer.decode(new_ids(trainable, ids, sampling, end_ids(tokenizer), tokenizer.end_of_text))
+    ends = end_ids(tokenizer, trainable.own_ends)
+    return prompt + tokenizer.decode(new_ids(trainable, ids, sampling, ends, tokenizer.end_of_text))
 
 
 def fitted(

@@ -82,5 +82,5 @@ class PromptSampler:
         asked = chat_prompt(self._trainable, template, [ChatMessage(MessageRole.USER, prompt)], sampling)
         text, end = whole_reply(self._trainable, tokenizer, asked)
         shown = tokenizer.decode_all if isinstance(tokenizer, ShowsSpecialTokens) else tokenizer.decode
-        ended = shown([end_of_turn(asked.ends, tokenizer.end_of_text)])
+        ended = shown([end_of_turn(template.ends, tokenizer.end_of_text)])
         return GeneratedText(shown(asked.ids), text + ended if end is ReplyEnd.MODEL else text, sampling.seed)

@@ -18,6 +18,7 @@ from holdfast.bootstrap.operations.trust import refuse_untrusted
 from holdfast.bootstrap.run_folder.folder import read_record, rules_of
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.assembly import Around, assemble
+from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
 from holdfast.bootstrap.wiring.data_identity import changed_data, known_data
@@ -95,6 +96,7 @@ class Trained:
         self, prompt: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
     ) -> None:
         """Pass ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
+        self._note_settings(sampling, note)
         stream_text(self._parts.trainable, self.tokenizer, prompt, sampling, show, note=note)
 
     @property
@@ -110,11 +112,21 @@ class Trained:
         Only for a run on conversations.
         """
         assert self.chat_template is not None, "the run has no chat template"
+        self._note_settings(sampling, note)
         messages = [ChatMessage(MessageRole.USER, text)]
         prompt = chat_prompt(self._parts.trainable, self.chat_template, messages, sampling)
         if prompt.note is not None:
             note(prompt.note)
         stream_reply(self._parts.trainable, self.tokenizer, prompt, lambda _, piece: show(piece))
+
+    def _note_settings(self, sampling: Sampling, note: Callable[[str], object]) -> None:
+        """Pass a sentence to ``note`` if samples also obey settings that came with the model."""
+        from holdfast.adapters.shared.modeling.generation_settings import sample_settings
+
+        found = sample_settings(network_of(self._parts.model)) if sampling.temperature > 0 else {}
+        if found:
+            named = ", ".join(f"{name}={value}" for name, value in found.items())
+            note(f"samples also obey the model's generation_config.json ({named}), but not at temperature 0")
 
     @property
     def has_documents(self) -> bool:

@@ -83,6 +83,11 @@ class ForwardingTrainable(Trainable):
     def num_positions(self) -> int | None:
         return self.inner.num_positions
 
+    @property
+    @override
+    def own_ends(self) -> Sequence[int]:
+        return self.inner.own_ends
+
     @override
     def memory_bytes(self) -> int:
         return self.inner.memory_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
@@ -14,7 +15,9 @@ from holdfast.adapters.shared.modeling.generation_settings import (
     generation_ends,
     generation_parts,
     read_generation_settings,
+    sample_settings,
 )
+from holdfast.domain.training.text_generation import Sampling
 
 TINY = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 CREATIVE = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "eos_token_id": [3, 30]}
@@ -72,6 +75,54 @@ def test_a_new_model_gets_the_ends(factory):
     end_generation_at(network, [3, 7], is_special=lambda _: True)
     assert fields_of(network)["eos_token_id"] == [3, 7]
     assert not fields_of(network).get("_from_model_config")
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+@pytest.mark.parametrize("factory", [HuggingfaceModelFactory, DecoderModelFactory])
+def test_the_ends_of_config_json_count_too(factory, base, has_file):
+    """Ends that only config.json lists are among those of the model, beside a file of settings or without one."""
+    described = base / "config.json"
+    described.write_text(json.dumps(json.loads(described.read_text()) | {"eos_token_id": [3, 31]}))
+    if not has_file:
+        (base / "generation_config.json").unlink()
+    network = built(factory(path=str(base)))
+    end_generation_at(network, [3, 7], is_special=lambda number: number in (30, 31))
+    assert generation_ends(network) == [3, 7, *([30] if has_file else []), 31]
+
+
+ODD = {
+    "penalty": {"repetition_penalty": 1.9},
+    "min_p": {"do_sample": True, "min_p": 0.3, "temperature": 0.6},
+    "ngram": {"no_repeat_ngram_size": 1},
+    "beams": {"num_beams": 3, "length_penalty": 2.0},
+    "suppressed": {"suppress_tokens": list(range(20))},
+    "length": {"min_new_tokens": 7, "max_length": 5},
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_temperature_0_takes_the_likeliest_token(name, base):
+    """Whatever settings come with a model, each id is the argmax of the logits after those before it."""
+    (base / "generation_config.json").write_text(json.dumps(ODD[name]))
+    factory = HuggingfaceModelFactory(path=str(base))
+    model, ids = factory.build(vocabulary_size=40, end_of_text=3, seed=0), [1, 2]
+    before = model.network.generation_config.to_dict()
+    found = model.generate(ids, Sampling(12, 0.0), end_of_text=-1)
+    for _ in range(12):
+        place = torch.arange(len(ids))[None]
+        logits = model.network.eval()(input_ids=torch.tensor([ids]), position_ids=place, use_cache=False).logits
+        ids.append(int(logits[0, -1].argmax()))
+    assert list(found) == ids[2:]
+    assert model.network.generation_config.to_dict() == before
+
+
+def test_samples_obey_the_settings_that_are_about_samples(base):
+    """At other temperatures penalties and the like apply, as in transformers; beams do not."""
+    fields = {"suppress_tokens": list(range(20)), "num_beams": 3, "repetition_penalty": 1.0}
+    (base / "generation_config.json").write_text(json.dumps(fields))
+    model = HuggingfaceModelFactory(path=str(base)).build(vocabulary_size=40, end_of_text=3, seed=0)
+    assert sample_settings(model.network) == {"suppress_tokens": fields["suppress_tokens"]}
+    assert min(model.generate([1, 2], Sampling(20, 1.0), end_of_text=-1)) >= 20
 
 
 def test_a_folder_without_settings_has_none(base):

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from holdfast.adapters.shared.modeling.generation_settings import only_settings, sample_settings
 from holdfast.adapters.shared.modeling.random_turns import RandomTurn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
     from transformers import PreTrainedModel
@@ -26,17 +27,20 @@ def new_tokens(
 ) -> Sequence[int]:
     """Return the ids after ``prompt`` up to ``end_of_text``, which is left out; ``tell`` receives each id at once.
 
+    At temperature 0 each id is the likeliest one; at others the network's own settings of samples count too.
     The random state of the process and the mode of ``network`` (training) stay as they were, also if ``tell`` raises.
     Threads that generate with different networks take turns after each token.
     """
     ids = torch.tensor([list(prompt)], device=network.device)
     chosen: dict[str, Any] = {"do_sample": False}
+    own: Mapping[str, Any] = {}
     if sampling.temperature > 0:
+        own = sample_settings(network)
         chosen = {"do_sample": True, "temperature": sampling.temperature}
         chosen |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
     network = network.eval()
     try:
-        with RandomTurn(sampling.seed, ids.device) as turn, torch.no_grad():
+        with only_settings(network, own), RandomTurn(sampling.seed, ids.device) as turn, torch.no_grad():
             out = network.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),

@@ -5,13 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.training.end_ids import end_ids, end_of_turn, new_ids
 from holdfast.application.training.generate import generate
+from holdfast.application.training.reply import ReplyEnd, plain_prompt, stream_reply, whole_reply
 from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.forwarding.optimizer import ForwardingTrainable
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 from holdfast.ports.tokenizer import HasChatTemplate
 
@@ -51,6 +54,7 @@ def test_end_of_text_comes_first():
     """Without a template it is the only end; the ends of a template follow it, each once."""
     assert end_ids(MemoryTokenizer()) == end_ids(Chatty(None)) == [256]
     assert end_ids(Chatty(Template())) == [256, 10, 99]
+    assert end_ids(Chatty(Template()), [256, 7]) == [256, 7, 10, 99]
     assert end_of_turn(end_ids(Chatty(Template())), 256) == 10
     assert end_of_turn([256], 256) == 256
 
@@ -61,3 +65,22 @@ def test_a_text_ends_at_each_of_them():
         model = writes(97, 98, end, 100, 101)
         assert list(new_ids(model, [97], GREEDY, [256, 10, 99], 256)) == [98]
         assert generate(model, Chatty(Template()), "a", GREEDY) == "ab"
+
+
+class Stopping(ForwardingTrainable):
+    """A model that stops at ``c`` by its own settings."""
+
+    @property
+    def own_ends(self):
+        return [ord("c")]
+
+
+@pytest.mark.parametrize("template", [None, Template()])
+def test_a_model_stops_at_its_own_ends(template):
+    """Texts, replies and replies token by token end at the ids that the model's settings name."""
+    model, tokenizer = Stopping(writes(97, 98, 99, 100)), Chatty(template)
+    assert generate(model, tokenizer, "a", GREEDY) == "ab"
+    prompt, told = plain_prompt(model, tokenizer, "a", GREEDY), []
+    assert whole_reply(model, tokenizer, prompt) == ("b", ReplyEnd.MODEL)
+    assert stream_reply(model, tokenizer, prompt, lambda token, _: told.append(token)) is ReplyEnd.MODEL
+    assert told == [98]
