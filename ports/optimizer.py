@@ -27,13 +27,13 @@ class Hardware:
     """The device and the precision of training, for logs and for model FLOPs utilization (MFU).
 
     ``flops_per_token`` counts the forward and the backward pass; ``peak_flops`` is the peak rate of all ranks' devices
-    together in FLOP/s, None if unknown.
+    together in FLOP/s. Either is None if it is not known: MFU is not shown then.
     """
 
     device: str
     precision: str
     num_parameters: int
-    flops_per_token: float
+    flops_per_token: float | None
     peak_flops: float | None = None
 
 

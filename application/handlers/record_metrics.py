@@ -216,7 +216,7 @@ class RecordMetrics:
         }
         for figures in self._extra_metrics:
             metrics |= figures()
-        if hardware.peak_flops is not None:
+        if hardware.peak_flops is not None and hardware.flops_per_token is not None:
             metrics["mfu"] = tokens_per_second * hardware.flops_per_token / hardware.peak_flops
         self._record(event.progress.step, metrics)
 

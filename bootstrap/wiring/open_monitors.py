@@ -193,7 +193,10 @@ def record_metrics(
     extra_metrics: Sequence[Callable[[], Mapping[str, float]]],
     report: Callable[[str], object],
 ) -> RecordMetrics:
-    """Return the handler that passes the metrics of a run to its monitors."""
+    """Return the handler that passes the metrics of a run to its monitors; ``report`` is told which it lacks."""
+    hardware = trainable.hardware
+    if hardware.peak_flops is not None and hardware.flops_per_token is None:
+        report("mfu is not recorded: the arithmetic of a token is not known for a model of this architecture")
     return RecordMetrics(
         monitors,
         trainable,

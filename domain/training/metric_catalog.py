@@ -125,7 +125,10 @@ STEP_METRICS = (
         "once a second",
     ),
     CatalogedMetric(
-        "mfu", "share", "share of the peak arithmetic of all ranks' devices that was used; only if that peak is known"
+        "mfu",
+        "share",
+        "share of the peak arithmetic of all ranks' devices that the model needs; only if that peak and the arithmetic "
+        "of the architecture are known",
     ),
 )
 """The metrics of the record of a step."""

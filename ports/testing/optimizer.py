@@ -253,6 +253,6 @@ class OptimizerContract(UpdateContract):
         assert hardware.device
         assert hardware.precision
         assert hardware.num_parameters > 0
-        assert hardware.flops_per_token > 0
+        assert hardware.flops_per_token is None or hardware.flops_per_token > 0
         assert hardware.peak_flops is None or hardware.peak_flops > 0
         assert trainable.memory_bytes() > 0

@@ -232,8 +232,8 @@ def test_the_hardware_counts_parameters_and_operations(tied):
     model = build(tie_word_embeddings=tied)
     hardware = prepare(model, sequence_length=16).hardware
     embedding = VOCABULARY_SIZE * 32
-    body = 2 * (32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 64 + 2 * 32) + 32
-    assert hardware.num_parameters == body + embedding * (1 if tied else 2)
+    body, norms = 2 * (32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 64), 5 * 32
+    assert hardware.num_parameters == body + norms + embedding * (1 if tied else 2)
     assert hardware.flops_per_token == 6 * (body + embedding) + 12 * 2 * 32 * 16
     assert (hardware.device, hardware.peak_flops) == ("cpu", None)
 

@@ -33,8 +33,8 @@ from tests.support.loop import Loop
 class Device:
     """Stands for a trainable on some hardware."""
 
-    def __init__(self, peak_flops):
-        self.hardware = Hardware("device", "bf16", 10, flops_per_token=60.0, peak_flops=peak_flops)
+    def __init__(self, peak_flops, flops_per_token=60.0):
+        self.hardware = Hardware("device", "bf16", 10, flops_per_token=flops_per_token, peak_flops=peak_flops)
 
     memory_retries = 0
 
@@ -48,11 +48,11 @@ def record(monitor, reaction, event, device, **options):
         getattr(recorder, reaction)(event)
 
 
-@pytest.mark.parametrize("peak_flops", [None, 60_000.0])
-def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
-    """A monitor gets loss, rate, speed, data and memory of each step, and MFU where the device's peak is known."""
+@pytest.mark.parametrize("known", [(None, 60.0), (60_000.0, None), (60_000.0, 60.0)])
+def test_the_figures_of_a_step_reach_the_monitor(known):
+    """A monitor gets loss, rate, speed, data and memory of each step, and MFU where peak and arithmetic are known."""
     monitor = MemoryMonitor()
-    record(monitor, "on_step", EXAMPLES[1], Device(peak_flops))
+    record(monitor, "on_step", EXAMPLES[1], Device(*known))
     expected = {
         "tokens": 700,
         "loss": 2.0,
@@ -72,7 +72,7 @@ def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
     }
     ((step, metrics),) = monitor.records
     assert step == 7
-    assert metrics == pytest.approx(expected | ({"mfu": 0.1} if peak_flops else {}))
+    assert metrics == pytest.approx(expected | ({"mfu": 0.1} if all(known) else {}))
 
 
 def test_the_speed_does_not_depend_on_the_thread_that_records_it():

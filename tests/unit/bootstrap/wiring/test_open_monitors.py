@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
-from holdfast.bootstrap.wiring.open_monitors import begin_monitors, note_of, open_monitors
+from holdfast.bootstrap.wiring.open_monitors import begin_monitors, note_of, open_monitors, record_metrics
 from holdfast.bootstrap.wiring.screen import Screen
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import HandlerFailed
+from holdfast.ports.optimizer import Hardware
 
 
 @contextmanager
@@ -72,3 +74,13 @@ def test_a_note_for_trackers_has_no_secrets():
     text = note_of(HandlerFailed("StepCompleted", "a handler", error))
     assert "cannot be reached" in text
     assert "hunter22" not in text
+
+
+@pytest.mark.parametrize("arithmetic", [None, 60.0])
+def test_a_figure_that_is_not_known_is_said_once(arithmetic):
+    """Where the peak of the devices is known and the arithmetic of the model is not, the run says that MFU lacks."""
+    said, settings = [], load_settings([], [], {}).settings
+    device = SimpleNamespace(hardware=Hardware("device", "bf16", 10, arithmetic, peak_flops=1.0))
+    record_metrics([], settings, device, None, [], said.append).close()
+    assert [line for line in said if "mfu" in line] == said
+    assert len(said) == (arithmetic is None)
