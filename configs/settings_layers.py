@@ -19,6 +19,7 @@ from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.ready_configurations import find_file, shown_name
 from holdfast.configs.run_names import names_itself, run_name
 from holdfast.configs.secret_masking import MASK
+from holdfast.configs.sections.tokenizer import FORMER_VALUES
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_catalog import settings_by_name, takes_null, takes_only_text
 from holdfast.configs.settings_tree import (
@@ -107,10 +108,17 @@ def _attempt(problems: list[str], step: Callable[..., T], *arguments: Any) -> T 
 
 
 def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
-    """Return the settings from the result of ``dump_settings``. Raises ``ConfigurationError`` that names ``origin``."""
+    """Return the settings from the result of ``dump_settings``, also of an earlier version.
+
+    Raises ``ConfigurationError`` that names ``origin``.
+    """
     if not isinstance(plain, dict):
         refuse(f"{origin}: it must hold sections such as 'run', not a {type(plain).__name__}")
-    return _resolve(plant(with_current_names(plain), origin)).settings
+    current = with_current_names(plain)
+    tokenizer = current.get("tokenizer")
+    if isinstance(tokenizer, dict) and tokenizer.get("kind") in ("huggingface", "train"):
+        current["tokenizer"] = {**FORMER_VALUES, **tokenizer}
+    return _resolve(plant(current, origin)).settings
 
 
 def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:

@@ -43,8 +43,8 @@ class Tokenizer(ABC):
     """Encodes documents, always as ordinary text.
 
     - Pure: equal documents give equal ids, and a batch gives the same ids as its documents one by one.
-    - Ids lie in ``[0, vocabulary_size)``. No special token is added, and the text of a special token in a document does
-      not become the special id.
+    - Ids lie in ``[0, vocabulary_size)``. ``encode`` adds no special token, and the text of a special token in a
+      document does not become the special id.
     - ``decode(encode(text))`` returns ``text``, if the tokenizer is lossless.
     - ``token_bytes`` summed over a document's ids is the number of its UTF-8 bytes, if the tokenizer is lossless.
     - ``fingerprint`` is the same wherever a tokenizer is loaded, and differs if the encoding differs.
@@ -61,7 +61,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def end_of_text(self) -> int:
-        """Return the id that the packer puts after each document."""
+        """Return the id that ends each document."""
 
     @property
     @abstractmethod
@@ -91,6 +91,23 @@ class SupervisedIds:
 
     ids: NDArray[np.int64]
     loss_mask: NDArray[np.bool_]
+
+
+class SurroundsDocuments(ABC):
+    """The optional ability of a ``Tokenizer`` to begin documents with special tokens, or to end them with several."""
+
+    @property
+    @abstractmethod
+    def around(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the special ids before the text of each document, and those after it, the last one end-of-text."""
+
+
+def ids_around(tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the special ids before and after the text of each document; without the ability only end-of-text after it.
+
+    A text to continue has those before it.
+    """
+    return tokenizer.around if isinstance(tokenizer, SurroundsDocuments) else ((), (tokenizer.end_of_text,))
 
 
 class ShowsSpecialTokens(ABC):

@@ -10,7 +10,7 @@ from typing_extensions import override
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation_record import completion_from
 from holdfast.ports.document_encoder import DocumentEncoder
-from holdfast.ports.tokenizer import Encoded
+from holdfast.ports.tokenizer import Encoded, ids_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +23,10 @@ _FORMAT = 1
 
 @final
 class CompletionDocumentEncoder(DocumentEncoder):
-    """Encodes the prompt and the completion in the text of a record by ``tokenizer``, followed by end-of-text.
+    """Encodes the prompt and the completion in the text of a record by ``tokenizer``, between its special ids.
 
-    Each is encoded alone, as the prompt is when the model continues it. The completion and end-of-text are trained on.
+    Each is encoded alone, as the prompt is when the model continues it. The completion and the ids that end a document
+    are trained on.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -39,12 +40,11 @@ class CompletionDocumentEncoder(DocumentEncoder):
             raise DataError(msg)
         encoded = self._tokenizer.encode([text for pair in pairs for text in pair])
         parts = list(encoded)
-        end = np.full(1, self._tokenizer.end_of_text, encoded.ids.dtype)
-        documents = [np.concatenate([*parts[first : first + 2], end]) for first in range(0, len(parts), 2)]
+        prefix, suffix = (np.array(ids, encoded.ids.dtype) for ids in ids_around(self._tokenizer))
+        prompts = [np.concatenate([prefix, prompt]) for prompt in parts[::2]]
+        documents = [np.concatenate([*pair, suffix]) for pair in zip(prompts, parts[1::2], strict=True)]
         offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-        masks = [
-            np.arange(len(document)) >= len(prompt) for document, prompt in zip(documents, parts[::2], strict=True)
-        ]
+        masks = [np.arange(len(document)) >= len(prompt) for document, prompt in zip(documents, prompts, strict=True)]
         ids = np.concatenate([encoded.ids[:0], *documents])
         return Encoded(ids, offsets, np.concatenate([np.zeros(0, np.bool_), *masks]))
 

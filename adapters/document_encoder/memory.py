@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from holdfast.domain.errors import DataError
 from holdfast.ports.document_encoder import DocumentEncoder
-from holdfast.ports.tokenizer import Encoded
+from holdfast.ports.tokenizer import Encoded, ids_around
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ _FORMAT = 1
 
 @final
 class MemoryDocumentEncoder(DocumentEncoder):
-    """Encodes the text of a record by ``tokenizer``, followed by end-of-text; ids in ``untrained`` are not targets.
+    """Encodes the text of a record by ``tokenizer``, between its special ids; ids in ``untrained`` are not targets.
 
     A text in which every id is in ``untrained`` is refused: it would train on end-of-text alone.
     """
@@ -35,7 +35,8 @@ class MemoryDocumentEncoder(DocumentEncoder):
 
     @override
     def encode(self, records: Sequence[Record]) -> Encoded:
-        documents = [np.append(ids, ids.dtype.type(self._tokenizer.end_of_text)) for ids in self._ids_of(records)]
+        prefix, suffix = ids_around(self._tokenizer)
+        documents = [np.array([*prefix, *ids, *suffix], ids.dtype) for ids in self._ids_of(records)]
         ids = np.concatenate([np.zeros(0, np.uint16), *documents])
         offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
         return Encoded(ids, offsets, ~np.isin(ids, self._untrained))

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from holdfast.domain.errors import DataError
 from holdfast.ports.document_encoder import DocumentEncoder
-from holdfast.ports.tokenizer import Encoded
+from holdfast.ports.tokenizer import Encoded, ids_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @final
 class TextDocumentEncoder(DocumentEncoder):
-    """Encodes the text of a record by ``tokenizer``, followed by end-of-text."""
+    """Encodes the text of a record by ``tokenizer``, between the special ids that it puts around a document."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -29,10 +29,13 @@ class TextDocumentEncoder(DocumentEncoder):
     @override
     def encode(self, records: Sequence[Record]) -> Encoded:
         encoded = self._encode([record.text for record in records])
-        offsets = encoded.offsets + np.arange(len(records) + 1)
-        ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
-        for number, (first, last) in enumerate(pairwise(encoded.offsets.tolist())):
-            ids[first + number : last + number] = encoded.ids[first:last]
+        prefix, suffix = (np.array(ids, encoded.ids.dtype) for ids in ids_around(self._tokenizer))
+        offsets = encoded.offsets + np.arange(len(records) + 1) * (len(prefix) + len(suffix))
+        ids = np.empty(offsets[-1], encoded.ids.dtype)
+        for part, (first, last) in zip(encoded, pairwise(offsets.tolist()), strict=True):
+            ids[first : first + len(prefix)] = prefix
+            ids[first + len(prefix) : last - len(suffix)] = part
+            ids[last - len(suffix) : last] = suffix
         return Encoded(ids, offsets)
 
     @override

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from tokenizers import Tokenizer as Core
 from typing_extensions import override
 
+from holdfast.adapters.tokenizer.document_frame import CONFIG
 from holdfast.adapters.tokenizer.hf_core import special_ids
 from holdfast.adapters.tokenizer.hidden_specials import HiddenSpecials
 from holdfast.adapters.tokenizer.supervised_ids import RenderedEncoder
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from holdfast.ports.tokenizer import SupervisedIds
 
 FILE = "chat_template.jinja"
-CONFIG = "tokenizer_config.json"
 _FILE_WITH_TOOLS = "additional_chat_templates/tool_use.jinja"
 _NO_THOUGHT = "enable_thinking"
 _MARK = "\ue002"

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -98,8 +98,8 @@ def count_token_bytes(core: Tokenizer, vocabulary_size: int) -> NDArray[np.int32
     return sizes
 
 
-def fingerprint_of(core: Tokenizer, end_of_text: int) -> str:
-    """Return a hash of everything that determines the ids of a text."""
+def fingerprint_of(core: Tokenizer, end_of_text: int, around: Sequence[Sequence[int]]) -> str:
+    """Return a hash of everything that determines the ids of a document; ``around`` are its further special ids."""
     record = json.loads(core.to_str())
     for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
         record["model"][affix] = record["model"].get(affix) or None  # both mean that there is none
@@ -107,7 +107,7 @@ def fingerprint_of(core: Tokenizer, end_of_text: int) -> str:
         [token["id"], token["content"]] if token["special"] else sorted(token.items())
         for token in record["added_tokens"]
     ]
-    content = [record["normalizer"], record["pre_tokenizer"], record["model"], added, end_of_text]
+    content = [record["normalizer"], record["pre_tokenizer"], record["model"], added, end_of_text, *around]
     return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

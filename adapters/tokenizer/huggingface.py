@@ -23,25 +23,29 @@ from holdfast.adapters.tokenizer.chat_template import (
     source_with_tools_in,
     template_in,
 )
+from holdfast.adapters.tokenizer.document_frame import config_in, contradiction, settle_frame, with_frame
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, Tokenizer
+from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, SurroundsDocuments, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from holdfast.adapters.tokenizer.document_frame import AddBos
     from holdfast.ports.tokenizer import Encoded, TemplateChoice
 
 
 @final
-class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
+class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, ShowsSpecialTokens):
     """Encodes with a ``tokenizer.json``; special tokens in a document are ordinary text.
 
     ``serialized`` is the text of that file and ``name`` its name in errors. ``end_of_text`` is the token that ends a
     document; if None, a commonly used one is looked up. ``files`` are the files that ``write`` writes; if None, it
     writes ``tokenizer.json`` and its configuration. The chat template is looked for in ``beside``, or in the files that
-    are written. ``backend`` is the encoder, always with the same ids:
+    are written. ``add_bos`` is ``auto`` for documents between the special tokens that the post-processor puts around
+    a text, true for a beginning of text before each, or false for none but ``end_of_text``; the files that are written
+    say the same. ``backend`` is the encoder, always with the same ids:
     ``huggingface``, ``tiktoken``, ``gigatoken`` or ``auto``, the fastest that is installed and equal; it is built and
     tried when first needed, and ``report`` receives the choice. Raises ``ConfigurationError`` if the tokenizer cannot
     keep the port's promise.
@@ -55,17 +59,25 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
         end_of_text: str | None = None,
         files: Mapping[str, bytes] | None = None,
         beside: Mapping[str, bytes] | None = None,
+        add_bos: AddBos = "auto",
         backend: str = "auto",
         report: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._core = core.load_core(serialized, name)
         token = core.settle_end_of_text(self._core, name, end_of_text)
         self._end_of_text = self._core.get_vocab(with_added_tokens=True)[token]
+        known = (files if beside is None else beside) or {}
+        frame = settle_frame(self._core, name, add_bos, known, self._end_of_text)
+        if add_bos == "auto" and (sentence := contradiction(config_in(known), frame.prefix)) is not None:
+            report(sentence)
+        self._around = frame.with_end(self._end_of_text)
         core.check_special_tokens(self._core, name, self._end_of_text)
         self._vocabulary_size = 1 + max(self._core.get_vocab(with_added_tokens=True).values())
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
         self._encoder = ChosenEncoder(self._core, dtype, backend=backend, report=report)
         self._files = files if files is not None else core.files_of(self._core, token)
+        if add_bos != "auto":
+            self._files = with_frame(self._files, self._core, frame)
         self._templates = self._files if beside is None else beside
         self._rendering: Mapping[str, Any] = {}
 
@@ -75,14 +87,16 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
         path: str,
         revision: str | None = None,
         *,
+        add_bos: AddBos = "auto",
         backend: str = "auto",
         report: Callable[[str], object] = lambda _: None,
         follows_model: bool = False,
     ) -> Self:
         """Return the tokenizer of a ``tokenizer.json``, a model folder or a model on the Hugging Face hub.
 
-        Code that comes with a model is never run. ``follows_model`` says that the user chose the model and not a
-        tokenizer, for messages. Raises ``ConfigurationError`` if the tokenizer does not exist or cannot be loaded.
+        Code that comes with a model is never run. ``add_bos`` is as for the class. ``follows_model`` says that the user
+        chose the model and not a tokenizer, for messages. Raises ``ConfigurationError`` if the tokenizer does not exist
+        or cannot be loaded.
         """
         file = _own_file(Path(path).expanduser())
         if not file.exists() and (names_folder(path) or file.suffix == ".json"):
@@ -90,18 +104,12 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
             if follows_model:
                 msg = f"there is no folder {path}: set model.path to a model folder or a hub name"
             raise ConfigurationError(msg)
-        if not file.is_file():
+        if file.is_file():
+            parts = _parts_of_file(file, path)
+        else:
             where = str(file) if file.is_dir() else path
-            model = _model_tokenizer(where, revision, name=path, follows_model=follows_model)
-            return cls(**_parts_of(model), name=path, backend=backend, report=report)
-        try:
-            serialized = file.read_text(encoding="utf-8")
-            end_of_text = _configured_end(file.with_name("tokenizer_config.json"))
-            beside = files_beside(file)
-        except (OSError, ValueError) as error:
-            msg = f"the tokenizer {path} cannot be read ({error}): name a tokenizer.json"
-            raise ConfigurationError(msg) from error
-        return cls(serialized, name=path, end_of_text=end_of_text, beside=beside, backend=backend, report=report)
+            parts = _parts_of(_model_tokenizer(where, revision, name=path, follows_model=follows_model))
+        return cls(**parts, name=path, add_bos=add_bos, backend=backend, report=report)
 
     @property
     def backend(self) -> str:
@@ -124,6 +132,11 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
     @override
     def end_of_text(self) -> int:
         return self._end_of_text
+
+    @property
+    @override
+    def around(self) -> tuple[Sequence[int], Sequence[int]]:
+        return self._around
 
     @cached_property
     @override
@@ -148,7 +161,8 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return core.fingerprint_of(self._core, self._end_of_text)
+        around = self._around if self._around != ((), (self._end_of_text,)) else ()
+        return core.fingerprint_of(self._core, self._end_of_text, around)
 
     @cached_property
     @override
@@ -201,6 +215,19 @@ def _parts_of(model: Any) -> dict[str, Any]:
         saved = sorted(file for file in Path(folder).rglob("*") if file.is_file())
         files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in saved}
     return {"serialized": model.backend_tokenizer.to_str(), "end_of_text": model.eos_token, "files": files}
+
+
+def _parts_of_file(file: Path, name: str) -> dict[str, Any]:
+    try:
+        end_of_text = _configured_end(file.with_name("tokenizer_config.json"))
+        return {
+            "serialized": file.read_text(encoding="utf-8"),
+            "end_of_text": end_of_text,
+            "beside": files_beside(file),
+        }
+    except (OSError, ValueError) as error:
+        msg = f"the tokenizer {name} cannot be read ({error}): name a tokenizer.json"
+        raise ConfigurationError(msg) from error
 
 
 def _configured_end(file: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 
@@ -30,3 +31,8 @@ STOCK_TEMPLATES = {
     "plain": StockTemplate(_PLAIN),
 }
 """The templates by the names that settings use."""
+
+
+def literal(text: str) -> str:
+    """Return the source of a template that writes ``text``; empty for no text."""
+    return f"{{{{- {json.dumps(text)} }}}}" if text else ""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from holdfast.adapters.tokenizer.document_frame import AddBos
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource, Document, Unit
 
@@ -51,6 +52,7 @@ def train_tokenizer(
     cache_dir: Path,
     special_tokens: Sequence[str] = (),
     judge: Judge = lambda *_: None,
+    add_bos: AddBos = "auto",
     backend: str = "auto",
     report: Callable[[str], object] = lambda _: None,
     show: ShowPhase = show_nothing,
@@ -61,18 +63,14 @@ def train_tokenizer(
     At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; ``usable`` returns the text to be used, or
     None to leave a text out, and ``usable_key`` identifies this function. Equal arguments give an equal tokenizer, also
     in another process; it is cached in ``cache_dir``, ``report`` receives lines and ``show`` the progress. Fewer
-    documents than the vocabulary needs give a smaller one. ``backend`` is the encoder, as for ``HuggingfaceTokenizer``.
-    Raises ``DataError`` if there is no text, or the error of ``judge`` about the first unusable record, and
+    documents than the vocabulary needs give a smaller one. ``add_bos`` and ``backend`` are those of the class. Raises
+    ``DataError`` if there is no text, or the error of ``judge`` about the first unusable record, and
     ``ConfigurationError`` if the vocabulary cannot hold the bytes.
     """
-    smallest = SMALLEST_VOCABULARY + len(special_tokens)
-    if vocabulary_size < smallest:
-        msg = f"tokenizer.vocabulary_size is {vocabulary_size}, but 256 bytes and the special tokens need {smallest}"
-        raise ConfigurationError(msg)
+    _check_size(vocabulary_size, SMALLEST_VOCABULARY + len(special_tokens))
     more = [list(special_tokens)] if special_tokens else []
     how = [_TRAINING, tokenizers.__version__, source.fingerprint(), vocabulary_size, max_bytes, usable_key, *more]
-    key = blake2b(json.dumps(how).encode(), digest_size=16).hexdigest()
-    file = cache_dir / "tokenizers" / f"{key}.json"
+    file = cache_dir / "tokenizers" / f"{_digest(json.dumps(how))}.json"
     if (serialized := _load(file, report)) is None:
         rejected = _FirstRejected()
         documents = list(_shown(sample_documents(source, max_bytes, usable, rejected), _READING, max_bytes, show))
@@ -80,7 +78,9 @@ def train_tokenizer(
             _raise_no_text(source, rejected, judge)
         serialized = _train(documents, vocabulary_size, special_tokens, report, show)
         _store(file, serialized, report)
-    return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
+    return HuggingfaceTokenizer(
+        serialized, name=str(file), end_of_text=END_OF_TEXT, add_bos=add_bos, backend=backend, report=report
+    )
 
 
 def sample_documents(
@@ -115,6 +115,12 @@ def sample_documents(
                 yield content.decode("utf-8", "ignore")
             if taken >= share:
                 break
+
+
+def _check_size(vocabulary_size: int, smallest: int) -> None:
+    if vocabulary_size < smallest:
+        msg = f"tokenizer.vocabulary_size is {vocabulary_size}, but 256 bytes and the special tokens need {smallest}"
+        raise ConfigurationError(msg)
 
 
 @final

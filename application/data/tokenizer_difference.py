@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from holdfast.ports.tokenizer import ids_around
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -36,6 +38,8 @@ def find_difference(own: Tokenizer, given: Tokenizer) -> str | None:
 def _differences(own: Tokenizer, given: Tokenizer) -> Iterator[str]:
     if own.end_of_text != given.end_of_text:
         yield f"it ends a document with id {given.end_of_text} and the model's with {own.end_of_text}"
+    if (theirs := _around(given)) != (ours := _around(own)):
+        yield f"it puts the ids {theirs} around a document and the model's {ours}, which tokenizer.add_bos can change"
     for probe in _PROBES:
         if own.encode([probe]).ids.tolist() != given.encode([probe]).ids.tolist():
             yield f"it gives other ids for {probe[:24]!r} than the model's"
@@ -44,3 +48,8 @@ def _differences(own: Tokenizer, given: Tokenizer) -> Iterator[str]:
     for number in range(given.vocabulary_size):
         if own.decode([number]) != given.decode([number]):
             yield f"id {number} is {given.decode([number])!r} and the model's is {own.decode([number])!r}"
+
+
+def _around(tokenizer: Tokenizer) -> str:
+    before, after = ids_around(tokenizer)
+    return f"{[*before]} and {[*after]}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.training.end_ids import end_ids, new_ids
+from holdfast.ports.tokenizer import ids_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,10 +43,12 @@ def fitted(
     """Return the ids of ``prompt`` and the sampling, both shortened to the positions of the model.
 
     The third value is a sentence for a person if something was shortened, else None. New tokens are cut first, down to
-    half of the positions, then the beginning of the prompt.
+    half of the positions, then the beginning of the prompt, but not the special ids before it.
     """
-    ids = [int(token) for token in tokenizer.encode([prompt]).ids] or [tokenizer.end_of_text]
-    return fitted_ids(trainable.num_positions, ids, sampling)
+    prefix, own = ids_around(tokenizer)[0], [int(token) for token in tokenizer.encode([prompt]).ids]
+    ids = [*prefix, *own] or [tokenizer.end_of_text]
+    kept, sampling, note = fitted_ids(trainable.num_positions, ids, sampling)
+    return [*prefix, *kept[len(prefix) :]] if len(kept) > len(prefix) else kept, sampling, note
 
 
 def fitted_ids(

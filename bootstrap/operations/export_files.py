@@ -129,7 +129,8 @@ def _write_gguf(content: ExportContent, order: ExportOrder, folder: Path) -> Seq
     from holdfast.adapters.shared.model_export.gguf_file import GgufDescription, GgufModel, write_gguf
     from holdfast.adapters.shared.model_export.gguf_vocabulary import read_vocabulary
     from holdfast.adapters.shared.model_export.whole_model import whole_model
-    from holdfast.adapters.tokenizer.chat_template import CONFIG, FILE, template_in
+    from holdfast.adapters.tokenizer.chat_template import FILE, template_in
+    from holdfast.adapters.tokenizer.document_frame import CONFIG
 
     assert order.format.weights is not None
     model = whole_model(content.parts)

@@ -31,6 +31,7 @@ from holdfast.configs.rendering import dump_settings
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.configs.sections.tokenizer import FORMER_VALUES
 from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import DataError, StateError
@@ -303,7 +304,8 @@ def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
     elif isinstance(settings.model, DecoderModelSettings):
         tree["model"] = {"kind": "decoder", "path": str(folder), "attention": settings.model.attention}
     if settings.tokenizer.kind in ("huggingface", "train"):
-        tree["tokenizer"] = {"kind": "huggingface", "path": str(_tokenizer_in(folder))}
+        kept = {name: tree["tokenizer"][name] for name in FORMER_VALUES}
+        tree["tokenizer"] = {"kind": "huggingface", "path": str(_tokenizer_in(folder)), **kept}
         tree["data"].setdefault("chat", {})["template"] = None  # it is among the files of the tokenizer
     return restore_settings(tree)
 

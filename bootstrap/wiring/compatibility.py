@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.tokenizer_difference import find_difference
 from holdfast.bootstrap.wiring.lazy import lazy
-from holdfast.configs.sections.tokenizer import HuggingFaceTokenizerSettings, TrainTokenizerSettings
+from holdfast.configs.sections.tokenizer import (
+    FORMER_VALUES,
+    BackendSettings,
+    HuggingFaceTokenizerSettings,
+    TrainTokenizerSettings,
+)
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,14 +30,19 @@ _REMEDY = (
 def with_former_tokenizer(settings: TrainSettings, began: Mapping[str, Any] | None) -> TrainSettings:
     """Return ``settings`` with the tokenizer of ``began``, its record at the start, if none was chosen then or now.
 
-    Earlier versions trained a tokenizer in that case, and the run continues with it.
+    Earlier versions trained a tokenizer in that case, and put no further tokens around documents, and the run continues
+    so.
     """
     chosen = settings.tokenizer
-    if began is not None and isinstance(chosen, HuggingFaceTokenizerSettings) and chosen.follows_model:
+    if began is None or not isinstance(chosen, BackendSettings):
+        return settings
+    if isinstance(chosen, HuggingFaceTokenizerSettings) and chosen.follows_model:
         former = TrainTokenizerSettings(backend=chosen.backend)
         if former.model_dump(include={"kind", "vocabulary_size", "max_bytes"}).items() <= began.items():
-            return settings.model_copy(update={"tokenizer": former})
-    return settings
+            chosen = former
+    unchosen = FORMER_VALUES.keys() - settings.tokenizer.model_fields_set
+    kept = {name: value for name, value in {**FORMER_VALUES, **began}.items() if name in unchosen}
+    return settings.model_copy(update={"tokenizer": chosen.model_copy(update=kept)})
 
 
 def check_description(
@@ -94,7 +104,9 @@ def _tokenizer_of_model(settings: TrainSettings) -> Tokenizer | None:
     load = lazy("holdfast.adapters.tokenizer.huggingface:HuggingfaceTokenizer.load")
     model: Any = settings.model
     try:
-        tokenizer: Tokenizer = load(model.path, revision=model.revision, backend="huggingface")
+        chosen = settings.tokenizer
+        options = chosen.model_dump(include={"add_bos"}) if isinstance(chosen, BackendSettings) else {}
+        tokenizer: Tokenizer = load(model.path, revision=model.revision, backend="huggingface", **options)
     except ConfigurationError:
         return None
     return tokenizer

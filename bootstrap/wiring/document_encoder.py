@@ -10,9 +10,9 @@ from holdfast.adapters.document_encoder.chat import ChatDocumentEncoder
 from holdfast.adapters.document_encoder.completion import CompletionDocumentEncoder
 from holdfast.adapters.document_encoder.preference import PreferenceDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
-from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES, StockTemplate
+from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES, StockTemplate, literal
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.tokenizer import HasChatTemplate, TemplateChoice, Tokenizer
+from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, TemplateChoice, Tokenizer, ids_around
 
 if TYPE_CHECKING:
     from holdfast.configs.sections.data import FeedSettings
@@ -52,6 +52,8 @@ def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
     stock = _template_named(data.chat.template)
     day = date.fromisoformat(data.chat.template_date)
     source, tokens = (None, ()) if stock is None else stock
+    if data.chat.template in STOCK_TEMPLATES and isinstance(tokenizer, ShowsSpecialTokens):
+        source = f"{literal(tokenizer.decode_all(ids_around(tokenizer)[0]))}{source}"  # others write it themselves
     templated: Tokenizer = tokenizer.with_template(
         TemplateChoice(source, data.chat.template_options or {}, day, tokens)
     )

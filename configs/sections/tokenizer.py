@@ -16,9 +16,14 @@ _ALLOW_OTHER = Field(
 
 
 class BackendSettings(Section):
-    """Settings that both kinds share: the library that encodes."""
+    """Settings that both kinds share: the tokens around a document, and the library that encodes."""
 
     allow_other: Flag = _ALLOW_OTHER
+    add_bos: Literal["auto"] | Flag = Field(
+        default="auto",
+        description="Whether documents and prompts begin with the tokenizer's bos_token; auto puts the tokens around "
+        "them that the tokenizer's own post-processor has, false none but end-of-text after a document.",
+    )
     backend: Literal["auto", "huggingface", "tiktoken", "gigatoken"] = Field(
         default="auto",
         description="Library that encodes text; the ids are the same with each; auto uses the fastest one that is "
@@ -79,15 +84,18 @@ TokenizerSettings = Annotated[
 ]
 
 
+FORMER_VALUES = {"add_bos": False}
+"""What earlier versions did, in whose records these settings are not."""
+
+
 def of_model(tokenizer: Any, model: Any) -> HuggingFaceTokenizerSettings | None:
     """Return the tokenizer of the weights that ``model`` loads; None if ``tokenizer`` was chosen or no weights load."""
-    chosen = tokenizer.model_fields_set - {"backend", "allow_other"}
+    chosen = tokenizer.model_fields_set - BackendSettings.model_fields.keys()
     if chosen or not getattr(model, "loads_weights", False):
         return None
     return HuggingFaceTokenizerSettings.model_construct(
         _fields_set=set(tokenizer.model_fields_set),
         path=model.path,
         revision=getattr(model, "revision", None),
-        backend=tokenizer.backend,
-        allow_other=tokenizer.allow_other,
+        **{name: getattr(tokenizer, name) for name in BackendSettings.model_fields},
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from holdfast.ports.tokenizer import Encoded, Tokenizer
+from holdfast.ports.tokenizer import Encoded, SurroundsDocuments, Tokenizer, ids_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class ForwardingTokenizer(Tokenizer):
+class ForwardingTokenizer(Tokenizer, SurroundsDocuments):
     """Encodes with ``inner``."""
 
     def __init__(self, inner: Tokenizer) -> None:
@@ -31,6 +31,11 @@ class ForwardingTokenizer(Tokenizer):
     @override
     def end_of_text(self) -> int:
         return self.inner.end_of_text
+
+    @property
+    @override
+    def around(self) -> tuple[Sequence[int], Sequence[int]]:
+        return ids_around(self.inner)
 
     @property
     @override

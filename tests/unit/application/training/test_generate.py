@@ -11,6 +11,7 @@ from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.training.generate import IncrementalDecoder, fitted, generate
 from holdfast.application.training.reply import stream_text
 from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 
 TOKENIZER = MemoryTokenizer()
 BYTES = st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode))
@@ -69,3 +70,19 @@ def test_what_is_left_out_is_told(prompt, said):
     note = fitted(Narrow(20), TOKENIZER, prompt, Sampling(64))[2]
     assert "20 positions" in note
     assert said in note
+
+
+class Begun(ForwardingTokenizer):
+    """Puts the id 1 before a document."""
+
+    @property
+    def around(self):
+        return (1,), (self.end_of_text,)
+
+
+@pytest.mark.parametrize("prompt", ["", "ab", "ab" * 30])
+def test_a_prompt_begins_as_a_document_does(prompt):
+    """The special ids before a document come first, also before an empty prompt and one that is shortened."""
+    ids, sampling, _ = fitted(Narrow(20), Begun(TOKENIZER), prompt, Sampling(64))
+    assert list(ids) == [1, *prompt.encode()[len(prompt) + 1 - len(ids) :]]
+    assert len(ids) + sampling.max_new_tokens == 20
