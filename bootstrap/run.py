@@ -35,7 +35,7 @@ from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
 from holdfast.bootstrap.wiring.document_encoder import is_masked, template_in_use
 from holdfast.bootstrap.wiring.epochs_budget import decide_epochs
-from holdfast.bootstrap.wiring.evaluation_sets import refuse_training_files
+from holdfast.bootstrap.wiring.evaluation_sets import check_files
 from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
@@ -315,7 +315,7 @@ class Run:
         parts: DataParts = container.data_parts()
         data = check_data(folder, parts, opened.state_store, accepts_changes=self._accepts_changed_data)
         container.late_data().set(data)
-        refuse_training_files(self.settings, container.fields(), data)
+        check_files(self.settings, container.fields(), container.rules()["files"], data, self._report)
         record_exclusion(folder, container.excluded(), self._report)
         container.late_data_changes().set(folder.num_data_changes)
         self._screen.show("preparing the tokenizer")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.training.text_generation import Sampling
-    from holdfast.ports.data_source import Rejected, Unit
+    from holdfast.ports.data_source import Rejected, Remark, Unit
     from holdfast.ports.state_store import CheckpointInfo, JoinedPart, Loaded, OpenFile, RejectedCheckpoint, Snapshot
 
 
@@ -68,6 +68,10 @@ class BasicDataSource(DataSource):
     @override
     def only(self, names: Collection[str]) -> DataSource | None:
         return None
+
+    @override
+    def remarks(self) -> Sequence[Remark]:
+        return ()
 
     @property
     @override

@@ -58,6 +58,14 @@ class Rejected:
     is_passing: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A ``sentence`` about the data for a person; ``unused`` is how many files or fields it says are not used."""
+
+    sentence: str
+    unused: int = 0
+
+
 class DataSource(ABC):
     """Documents in units; a unit can be read from the end of any of its documents.
 
@@ -145,6 +153,10 @@ class DataSource(ABC):
     @abstractmethod
     def only(self, names: Collection[str]) -> DataSource | None:
         """Return a source with only the files of these ``names``; None if the source has no named files."""
+
+    @abstractmethod
+    def remarks(self) -> Sequence[Remark]:
+        """Return what a person should know of the files, first of all which are not read; no document is read."""
 
     @property
     @abstractmethod

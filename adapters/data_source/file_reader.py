@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from holdfast.adapters.data_source.formats.compression import CorruptDataError, unpacked
 from holdfast.adapters.data_source.formats.delimited import Model, read_delimited, read_header
+from holdfast.adapters.data_source.formats.json_array import BEGIN_BYTES, form_of_json, read_json_array
 from holdfast.adapters.data_source.formats.jsonl import read_jsonl
 from holdfast.adapters.data_source.formats.txt import read_txt
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.data_source.file_access import FileAccess
     from holdfast.adapters.data_source.formats.compression import Compression
+    from holdfast.adapters.data_source.formats.json_array import JsonForm
     from holdfast.adapters.data_source.formats.records import Fields, Limits, Part
     from holdfast.adapters.data_source.formats.suffixes import Format
     from holdfast.adapters.data_source.listed_file import ListedFile
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     ModelOf: TypeAlias = Callable[["SourceFile"], Model | None]
 
 _TABLES = ("parquet", "arrow")
+_WHOLE = ("json", "csv", "tsv")
 _COUNTED_AT_ONCE = 1 << 20  # bytes
 _SECONDS_TO_COUNT = 5.0  # between a bad line and its message
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -81,7 +84,7 @@ class FileReader:
         read. Raises ``DataError`` if the file cannot be reached.
         """
         size, step = file.stored.unit.size, self.limits.unit_bytes
-        if size <= step or file.compression != "none" or file.format in _DELIMITERS:
+        if size <= step or file.compression != "none" or file.format in _WHOLE:
             return [(0, size)]
         if file.format in _TABLES:
             return self._split_table(file)
@@ -116,6 +119,9 @@ class FileReader:
         try:
             is_random = file.format in _TABLES
             with self.access.opened(file.stored, is_random=is_random, start=part.start, until=part.stop) as stream:
+                if file.stored.unit.size == 0:  # in a table or an archive too, it is just empty
+                    stream.read()
+                    return
                 for found in self._documents(file, stream, part, model_of):
                     yield found
                     position = position if found.end is None else found.end
@@ -129,7 +135,7 @@ class FileReader:
     def expect(self, file: SourceFile, part: Part) -> None:
         """Begin to fetch ``part``, which will be read soon, if its file is remote and read from front to back."""
         if self.is_expected(file):
-            is_entered = file.compression == "none" and file.format not in _DELIMITERS
+            is_entered = file.compression == "none" and file.format not in _WHOLE
             begin = max(0, part.start - 1) if is_entered else 0  # a part begins after the preceding line end
             self.access.expect(file.stored, part.start, part.stop, begin=begin)
 
@@ -145,6 +151,17 @@ class FileReader:
                 return read_header(stream, _DELIMITERS[file.format], self.limits.record_bytes)
             except (ValueError, CorruptDataError):
                 return None
+
+    def form_of_json(self, file: SourceFile) -> JsonForm | None:
+        """Return whether a JSON file holds an array or an object on each line; None for neither.
+
+        A file that cannot be unpacked counts as lines, and is rejected when they are read.
+        """
+        with self.access.opened(file.stored, is_random=True) as packed:
+            try:
+                return form_of_json(unpacked(packed, file.compression).read(BEGIN_BYTES), self.fields)
+            except CorruptDataError:
+                return "jsonl"
 
     def line_of(self, file: SourceFile, position: int) -> int | None:
         """Return the number of the line that begins at byte ``position``, or None where counting takes too long."""
@@ -175,6 +192,8 @@ class FileReader:
                 return read_txt(stream, part, self.limits.document_bytes)
             case "jsonl":
                 return read_jsonl(stream, part, fields, most)
+            case "json":
+                return read_json_array(stream, part, fields, most)
             case "csv" | "tsv":
                 return read_delimited(stream, part, fields, _DELIMITERS[file.format], most, model_of(file))
             case "parquet":

@@ -16,13 +16,19 @@ from typing_extensions import override
 from holdfast.adapters.data_source.content_hashes import stamp_of
 from holdfast.adapters.data_source.file_access import FileAccess
 from holdfast.adapters.data_source.file_reader import FileReader, SourceFile
+from holdfast.adapters.data_source.folder_choice import FolderChoice
 from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
-from holdfast.adapters.data_source.formats.suffixes import compression_of, format_of
+from holdfast.adapters.data_source.formats.suffixes import (
+    compression_of,
+    format_of,
+    is_known_of_old,
+    problem_with_suffix,
+)
 from holdfast.adapters.data_source.listing import list_files
-from holdfast.domain.data.data_files import DataFile, DataFiles
+from holdfast.domain.data.data_files import FIRST_RULES, LATEST_RULES, DataFile, DataFiles
 from holdfast.domain.errors import DataError
 from holdfast.domain.urls import without_secrets
-from holdfast.ports.data_source import DataSource, Document, Rejected, Unit
+from holdfast.ports.data_source import DataSource, Document, Rejected, Remark, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -39,11 +45,12 @@ _PLACE = re.compile(r"(line|row) at byte \d+")  # the position of a record as th
 
 @final
 class FilesDataSource(DataSource):
-    """Reads plain text, JSON Lines, CSV, Parquet and Arrow files, the first three packed by gzip or zstd too.
+    """Reads plain text, JSON, CSV, Parquet and Arrow files, the first three packed by gzip, zstd, bzip2 or xz too.
 
     ``paths`` are files, folders (all files below them) or globs, local or URLs of any scheme that fsspec knows.
-    ``auto`` chooses by the suffix: in a folder only files with a known suffix are read, and a file that is named or
-    matched by a glob must have a known suffix. Any other ``format`` or ``compression`` applies to all files.
+    ``auto`` chooses by the suffix: in a folder only files with a known suffix are read, as ``FolderChoice`` has it, and
+    a file that is named or matched by a glob must have a known suffix. Any other ``format`` or ``compression`` applies
+    to all files.
     ``exclude`` leaves out names (``drafts``, ``*.log``) or, with a slash, paths below one of ``paths``; hidden files
     and folders (``.git``) are left out too. A record's document is its field ``text_field``; records are left out
     unless their fields have values that ``filter`` allows (one or several for each name). Files of txt and jsonl that
@@ -75,6 +82,8 @@ class FilesDataSource(DataSource):
         self._limits = limits or Limits()
         self._access = access or FileAccess()
         self._columns: dict[str, list[str] | None] = {}
+        self._rules = LATEST_RULES
+        self._folders: dict[str, FolderChoice] = {}
         self._reading = FileReader(Fields.choose(text_field, filter), self._limits, self._access)
 
     def with_fields(self, names: Sequence[str]) -> FilesDataSource:
@@ -82,6 +91,12 @@ class FilesDataSource(DataSource):
         other = copy(self)
         other.__dict__.pop("_forms", None)
         other._reading = FileReader(self._reading.fields.keeping(names), self._limits, self._access)  # noqa: SLF001
+        return other
+
+    def with_rules(self, rules: int) -> FilesDataSource:
+        """Return a source that reads its files by ``rules``, those of the time when a run began."""
+        other = copy(self)
+        other.__dict__ |= {"_rules": rules, "_folders": {}}
         return other
 
     def with_task(self, task: Task) -> FilesDataSource:
@@ -166,6 +181,13 @@ class FilesDataSource(DataSource):
         part.__dict__ |= {"_part_of": (self, names), "_columns": {}}
         return part
 
+    @override
+    def remarks(self) -> Sequence[Remark]:
+        if self._part_of is not None:
+            return self._part_of[0].remarks()
+        assert self._files is not None  # folders are known once their files are listed
+        return [each for folder in self._folders.values() for each in folder.remarks()]
+
     @property
     @override
     def bytes_read(self) -> int:
@@ -244,23 +266,43 @@ class FilesDataSource(DataSource):
         found = {file.name: file for path in reversed(self._paths) for file in self._files_at(path)}
         return sorted(found.values(), key=lambda file: self._rank(file.name, file))
 
-    def _files_at(self, path: str) -> Iterator[SourceFile]:
-        stored = [
-            file for file in list_files(path, self._exclude, self._access) if file.is_chosen or self._format_of(file)
-        ]
-        if not stored:
-            kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
-            msg = f"no file matches {without_secrets(path)}: there is nothing {kinds}; check data.path"
+    def _files_at(self, path: str) -> Sequence[SourceFile]:
+        listed = list(list_files(path, self._exclude, self._access))
+        folder = self._folders[path] = FolderChoice(path)
+        found = [each for file in listed if (each := self._file_of(file, path, folder)) is not None]
+        is_folder = self._rules > FIRST_RULES and self._format == "auto" and not any(file.is_chosen for file in listed)
+        if chosen := folder.choose(found) if is_folder else found:
+            return chosen
+        kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
+        others = "".join(f"; {each.sentence}" for each in folder.remarks())
+        msg = f"no file matches {without_secrets(path)}: there is nothing {kinds}; check data.path{others}"
+        raise DataError(msg)
+
+    def _file_of(self, file: ListedFile, path: str, folder: FolderChoice) -> SourceFile | None:
+        """Return ``file`` with its format, or None if it is not read, which ``folder`` remembers."""
+        form, name = self._format_of(file), file.below.lstrip("/")
+        if file.is_dangling:
+            folder.dangling.append(name)
+            return None
+        if form is None and file.is_chosen:
+            msg = f"{file.unit.name} {problem_with_suffix(_path_of(file))}"
             raise DataError(msg)
-        for file in stored:
-            form = self._format_of(file)
-            if form is None:
-                msg = f"the suffix of {file.unit.name} does not identify its format: set data.format, say to jsonl"
-                raise DataError(msg)
-            yield SourceFile.checked(file, path, form, self._compression_of(file))
+        if form is None:
+            folder.unknown.append(name)
+            return None
+        found = SourceFile.checked(file, path, form, self._compression_of(file))
+        if form != "json":
+            return found
+        if (kind := self._reading.form_of_json(found)) is None and not file.is_chosen:
+            folder.objects.append(name)
+            return None
+        return replace(found, format=kind or form)
 
     def _format_of(self, file: ListedFile) -> Format | None:
-        return format_of(_path_of(file)) if self._format == "auto" else self._format
+        if self._format != "auto":
+            return self._format
+        is_known = self._rules > FIRST_RULES or file.is_chosen or is_known_of_old(_path_of(file))
+        return format_of(_path_of(file)) if is_known else None
 
     def _compression_of(self, file: ListedFile) -> Compression:
         return compression_of(_path_of(file)) if self._compression == "auto" else self._compression

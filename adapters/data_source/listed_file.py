@@ -20,7 +20,8 @@ class ListedFile:
 
     ``unit`` is the unit of the whole file, ``path`` its path in its file system, ``etag`` its version there, if HTTP
     has it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is the common beginning of
-    the names of all units of the path: the folder, the folder of a glob, or the file itself.
+    the names of all units of the path: the folder, the folder of a glob, or the file itself. ``is_dangling`` marks a
+    link to no file.
     """
 
     unit: Unit
@@ -29,6 +30,7 @@ class ListedFile:
     etag: str | None
     is_chosen: bool
     place: str
+    is_dangling: bool = False
 
     @property
     def below(self) -> str:

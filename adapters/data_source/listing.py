@@ -44,8 +44,8 @@ def list_files(url: str, exclude: Sequence[str], access: FileAccess) -> Iterator
 
     Hidden files and folders (``.git``) are left out unless a glob spells the dot, and so are those that ``exclude``
     matches: a pattern without a slash matches names of files and folders below ``url``, one with a slash the path below
-    ``url``. Links to folders are followed. Transient errors are retried. Raises ``DataError`` if ``url`` cannot be
-    listed, ``ConfigurationError`` if a package for its scheme is missing.
+    ``url``. Links to folders are followed, and links to no file are marked. Transient errors are retried. Raises
+    ``DataError`` if ``url`` cannot be listed, ``ConfigurationError`` if a package for its scheme is missing.
     """
     file_system, root = _open(url)
     place = RemoteFileSystem(file_system, access)
@@ -179,6 +179,8 @@ def _fixed_part(root: str) -> str:
 def _stored(place: RemoteFileSystem, path: str, info: dict[str, Any], *, base: str, is_chosen: bool) -> ListedFile:
     file_system = place.file_system
     if place.is_local:
+        if path != base and not Path(path).is_file():
+            return ListedFile(Unit(path, 0, ""), path, file_system, None, is_chosen, base, is_dangling=True)
         unit = Unit(path, Path(path).stat().st_size, local_etag(path))
         return ListedFile(unit, path, file_system, None, is_chosen, base)
     name, base = (without_secrets(file_system.unstrip_protocol(each)) for each in (path, base))

@@ -12,7 +12,7 @@ from typing_extensions import override
 from holdfast.domain.data.data_files import DataFiles, join, part_of
 from holdfast.domain.errors import DataError
 from holdfast.ports.basic import BasicDataSource
-from holdfast.ports.data_source import DataSource, Rejected, Unit
+from holdfast.ports.data_source import DataSource, Rejected, Remark, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +67,14 @@ class MixtureDataSource(BasicDataSource):
     def identify(self, known: DataFiles | None = None) -> DataFiles | None:
         parts = self.parts.items()
         return _joined({name: part.identify(None if known is None else part_of(known, name)) for name, part in parts})
+
+    @override
+    def remarks(self) -> Sequence[Remark]:
+        return [
+            replace(each, sentence=f"{name}: {each.sentence}")
+            for name, part in self.parts.items()
+            for each in part.remarks()
+        ]
 
     @property
     @override

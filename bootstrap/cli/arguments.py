@@ -36,8 +36,8 @@ def add_command(
     return parser
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the settings to a command's arguments."""
+def add_settings(parser: argparse.ArgumentParser, *, may_be_strict: bool = False) -> None:
+    """Add the settings to a command's arguments, and ``--strict``, whose setting is in ``settings_of_flags``."""
     parser.set_defaults(takes_settings=True)
     config = parser.add_argument(
         "--config",
@@ -50,6 +50,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     settings = parser.add_argument(
         "settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7"
     )
+    if may_be_strict:
+        text = "end with an error if the data hold what is not used: short for data.strict=true"
+        parser.add_argument(
+            "--strict",
+            dest="settings_of_flags",
+            action="store_const",
+            const=["data.strict=true"],
+            default=[],
+            help=text,
+        )
     _complete_by(config, configurations_for)
     _complete_by(settings, settings_for)
 

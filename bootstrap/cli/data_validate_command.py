@@ -30,7 +30,7 @@ examples:
 def add_validate(commands: Commands) -> None:
     """Add ``validate`` to ``commands``, the subcommands of ``data``."""
     command = add_command(commands, "validate", "check records against the rules of a run", _HELP, validate)
-    add_settings(command)
+    add_settings(command, may_be_strict=True)
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -46,7 +46,7 @@ def validate(options: argparse.Namespace) -> int:
     from holdfast.configs.settings_layers import load_settings
 
     configure_logging()
-    resolved = load_settings(options.config, options.settings, os.environ)
+    resolved = load_settings(options.config, [*options.settings, *options.settings_of_flags], os.environ)
     print_notes(resolved.notes)
     with ProgressBar("validating") as bar:
         found = validate_data(resolved.settings, bar.show)

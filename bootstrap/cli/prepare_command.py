@@ -46,7 +46,7 @@ examples:
 def add_prepare(commands: Commands) -> None:
     """Add ``prepare`` to ``commands``."""
     parser = add_command(commands, "prepare", "tokenize the data of a run ahead, on all cores", _HELP, prepare)
-    add_settings(parser)
+    add_settings(parser, may_be_strict=True)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--part", metavar="I/N", help="make only the part I of N, counted from 0")
     where.add_argument("--finish", action="store_true", help="complete the data after all parts have ended")
@@ -68,7 +68,7 @@ def prepare(options: argparse.Namespace) -> int:
 
     configure_logging()
     set_library_defaults()
-    resolved = load_settings(options.config, options.settings, os.environ)
+    resolved = load_settings(options.config, [*options.settings, *options.settings_of_flags], os.environ)
     if not options.quiet:
         print_notes(resolved.notes, sys.stderr if options.json else None)
     made = _made(resolved.settings, options)

@@ -45,7 +45,7 @@ settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value i
 def add_train(commands: Commands) -> None:
     """Add ``train`` to ``commands``."""
     parser = add_command(commands, "train", "train a model, or continue training it", _HELP + EXIT_CODES, train)
-    add_settings(parser)
+    add_settings(parser, may_be_strict=True)
     begin = parser.add_mutually_exclusive_group()
     text = "move an existing run folder aside (it is never deleted) and start a new run"
     begin.add_argument("--fresh", action="store_true", help=text)
@@ -63,6 +63,7 @@ def add_train(commands: Commands) -> None:
 
 def train(options: argparse.Namespace) -> int:
     """Train, or continue training, and print a summary, with ``--json`` nothing else; return the exit code."""
+    options.settings += options.settings_of_flags
     if options.on is not None:
         options.settings = [f"distributed.kind={options.on}", *options.settings]
     if options.supervise:  # this process stays small: it is there for as long as the run is

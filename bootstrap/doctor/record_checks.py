@@ -1,4 +1,4 @@
-"""The check that the first record of the data has what the settings name."""
+"""Checks that the first record of the data has what the settings name, and of the files that are not read."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.data_source import DataSource
 
+_REMEDY = "see that this is as it is meant"
+
 
 def record_checks(settings: TrainSettings, seconds: float) -> Iterator[Check]:
     """Yield a check for each section of text files on this machine; files elsewhere are not downloaded."""
@@ -32,19 +34,20 @@ def record_checks(settings: TrainSettings, seconds: float) -> Iterator[Check]:
 
 
 def check_first_record(setting: str, open_source: Callable[[], DataSource], *, is_skipped: bool) -> Sequence[Finding]:
-    """Return whether the first record of a source can be used; nothing if there is none, which another check says.
+    """Return remarks on the files, and whether the first record can be used; another check says if there is none.
 
     With ``is_skipped`` a run leaves out such a record, but not a file of which no record can be read.
     """
     try:
         source = open_source()
         record = next(chain.from_iterable(source.read(unit) for unit in source.units()), None)
+        remarks = [doubtful(setting, remark.sentence, _REMEDY) for remark in source.remarks()]
     except TrainingError:
         return []
     if record is None:
-        return []
+        return remarks
     if isinstance(record, Rejected):
         detail, _, remedy = record.reason.rpartition(": ")
         verdict = doubtful if is_skipped and record.end is not None else bad
-        return [verdict(setting, detail or record.reason, remedy if detail else "look at the file")]
-    return [good(setting, "the first record can be read")]
+        return [*remarks, verdict(setting, detail or record.reason, remedy if detail else "look at the file")]
+    return [*remarks, good(setting, "the first record can be read")]

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
-from holdfast.bootstrap.run_folder.folder import read_record, tokenizer_before
+from holdfast.bootstrap.run_folder.folder import RULES, read_record, rules_of, tokenizer_before
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
 from holdfast.bootstrap.wiring.data_identity import known_data
+from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.record_files import rejections_of
 from holdfast.bootstrap.wiring.reference_model import add_reference
@@ -130,10 +131,12 @@ def open_preparation(
     settings = with_sizes(with_former_tokenizer(settings, tokenizer_before(folder)), {}, _choose_anew)
     known = known_data(record)
     places = {} if known is None else known.first_places
-    given = {"rejections": rejections, "places": places, "work_part": part}
+    rules = RULES if known is None else rules_of(record)
+    given = {"rejections": rejections, "places": places, "rules": rules, "work_part": part}
     container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
     parts: DataParts = container.data_parts()
     container.late_data().set(_divided_as_in_the_run(record, parts))
+    report_remarks(parts.found.source, settings.data, report)
     show("preparing the tokenizer")
     check_description(parts.factory, settings, is_new=not record)
     check_tokenizer(container.run_tokenizer(), parts.factory, settings, is_new=not record)

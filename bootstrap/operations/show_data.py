@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.application.data.shown_rows import shown_rows
 from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.domain.data.no_text import no_text
@@ -42,6 +43,7 @@ def rows_of_data(
         raise ConfigurationError(msg)
     settings = with_sizes(settings, {}, _keep)
     container = assemble(settings, settings.run.directory, {}, report=report, keep_choice=_keep, show=show)
+    report_remarks(container.data_source(), settings.data, report)
     readers, packing, length = container.readers(), container.packing(), settings.data.row_length
     documents = list(_first_documents(readers, _TO_CHOOSE_FROM * num_rows * length))
     if not documents:

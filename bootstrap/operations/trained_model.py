@@ -33,6 +33,7 @@ from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.sections.tokenizer import FORMER_VALUES
 from holdfast.configs.settings_layers import restore_settings
+from holdfast.domain.data.data_files import LATEST_RULES
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.phase import show_nothing
@@ -251,7 +252,7 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
     known = known_data(record)
     parts["places"] = {} if known is None else known.first_places
     parts["late_reference"] = LateValue(known_reference(record))
-    parts["rules"] = rules_of(record)
+    parts["rules"] = rules_of(record) | ({"files": LATEST_RULES} if data.is_named else {})
     return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
 
 

@@ -14,6 +14,7 @@ from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.application.data.rejected_records import RULE, UNUSABLE, RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
@@ -33,7 +34,7 @@ class ValidatedData:
     """The result of a check: the number of ``records`` read, and the numbers of drops and warnings by reason.
 
     ``examples`` are some of the records that were left out, by reason. ``problem`` is the error that a run would end
-    with, None if there is none.
+    with, None if there is none. ``remarks`` are on the files, those that are not read among them.
     """
 
     records: int
@@ -41,6 +42,7 @@ class ValidatedData:
     warnings: Mapping[str, int]
     examples: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
     problem: str | None = None
+    remarks: Sequence[str] = ()
 
     @property
     def kept(self) -> int:
@@ -56,6 +58,7 @@ class ValidatedData:
             "warnings": dict(self.warnings),
             "examples": {reason: [*map(dict, some)] for reason, some in self.examples.items()},
             "problem": self.problem,
+            "remarks": list(self.remarks),
         }
 
 
@@ -74,7 +77,9 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
     encoder = TextDocumentEncoder(MemoryTokenizer())  # no text is tokenized
     reader = TextReader(source, encoder, RejectedRecords("skip"), pipeline)
     check, units, problem = _Check(reader, show), source.units(), None
+    remarks: list[str] = []
     try:
+        report_remarks(source, settings.data, remarks.append)
         with ThreadPoolExecutor(settings.data.workers or usable_cpus()) as pool:
             list(pool.map(check.read, units))
         if limit is not None:
@@ -86,7 +91,7 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
     if problem is None and settings.data.on_error == "stop" and found.drops.get(UNUSABLE):
         problem = f"{check.examples[UNUSABLE][0]['reason']} (to skip records that cannot be used: data.on_error=skip)"
     ordered = {reason: check.examples[reason] for reason in sorted(check.examples)}
-    return ValidatedData(found.records, found.drops, found.warnings, ordered, problem)
+    return ValidatedData(found.records, found.drops, found.warnings, ordered, problem, remarks)
 
 
 @final
@@ -118,7 +123,7 @@ class _Check:
 
 def validation_lines(found: ValidatedData) -> list[str]:
     """Return the result of a check as lines for a person, the last one with the verdict."""
-    lines = [f"{counted(found.records, 'record')} read, {found.kept:,} kept"]
+    lines = [*found.remarks, f"{counted(found.records, 'record')} read, {found.kept:,} kept"]
     for title, counts in (("left out", found.drops), ("used with a warning", found.warnings)):
         if counts:
             lines += ["", f"{title}:"]

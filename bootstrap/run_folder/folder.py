@@ -20,6 +20,7 @@ from holdfast.configs.aliases import with_current_names
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.run_names import is_below, is_identity, source_of_path
 from holdfast.configs.settings_layers import restore_settings
+from holdfast.domain.data.data_files import LATEST_RULES
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 TRAINING = "training"
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
-RULES: Mapping[str, int] = MappingProxyType({"parameter_groups": 2})
+RULES: Mapping[str, int] = MappingProxyType({"parameter_groups": 2, "files": LATEST_RULES})
 """The newest version of each rule whose results have changed; a run keeps the version that it began with."""
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}

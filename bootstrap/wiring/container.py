@@ -114,7 +114,7 @@ class Container(containers.DeclarativeContainer):
     rules = providers.Object[Any](RULES)  # the versions with which the run began
     transforms = providers.Singleton(load_transforms, settings.provided.data)
     fields = providers.Singleton(fields_read, transforms, settings.provided.data)
-    data_source = data_sources(settings, places, fields)
+    data_source = data_sources(settings, places, rules.provided["files"], fields)
     late_data: providers.Singleton[LateValue[RunData | None]] = providers.Singleton(LateValue, None)
     run_data = providers.Callable(late_or, late_data, providers.Singleton(RunData, data_source))
     run_source = run_data.provided.source
@@ -269,7 +269,7 @@ class Container(containers.DeclarativeContainer):
         settings, form, (readers, token_files, tokens), late_reference, (holdout, eval_packing), excluded, mixture
     )
     eval_sets = providers.Singleton(
-        evaluation_sets, settings, fields, document_encoder, rejections, pipeline, eval_packing
+        evaluation_sets, settings, rules.provided["files"], fields, document_encoder, rejections, pipeline, eval_packing
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(

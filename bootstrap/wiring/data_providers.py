@@ -19,18 +19,21 @@ from holdfast.bootstrap.wiring.score_ranges import score_ranges
 
 
 def data_sources(
-    settings: providers.Dependency[Any], places: providers.Provider[Any], fields: providers.Provider[Any]
+    settings: providers.Dependency[Any],
+    places: providers.Provider[Any],
+    rules: providers.Provider[Any],
+    fields: providers.Provider[Any],
 ) -> providers.Selector[Any]:
-    """Return the choice of data sources; their documents carry ``fields``."""
+    """Return the choice of data sources, read by ``rules``; their documents carry ``fields``."""
     data = settings.provided.data
     return providers.Selector(
         data.kind,
         python_library=providers.Singleton(
             lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")
         ),
-        files=providers.Singleton(sources.open_files, data, places, fields, data.task),
+        files=providers.Singleton(sources.open_files, data, places, rules, fields, data.task),
         huggingface=providers.Singleton(sources.open_dataset, data, fields, data.task),
-        mixture=providers.Singleton(sources.mix, data, places, fields, data.task),
+        mixture=providers.Singleton(sources.mix, data, places, rules, fields, data.task),
         tokens=providers.Singleton(sources.NoText),
     )
 

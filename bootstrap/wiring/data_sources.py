@@ -10,12 +10,13 @@ from typing_extensions import override
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.sections.data import MixtureDataSettings
 from holdfast.configs.sections.sources import FilesSource, HuggingFaceSource
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.data.data_files import LATEST_RULES
+from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 from holdfast.ports.basic import BasicDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.sources import PythonLibrarySource
@@ -42,12 +43,17 @@ class NoText(BasicDataSource):
 
 
 def mix(
-    data: FeedSettings, places: Mapping[str, Sequence[str]], fields: Sequence[str] = (), task: str = "text"
+    data: FeedSettings,
+    places: Mapping[str, Sequence[str]],
+    rules: int,
+    fields: Sequence[str] = (),
+    task: str = "text",
 ) -> DataSource:
     """Return the weighted sources of a mixture as one source; ``places`` are as in ``open_files``, by source name."""
     assert isinstance(data, MixtureDataSettings)
     sources = {
-        name: _source_of(section, {"": places.get(name, ())}, fields, task) for name, section in data.giving.items()
+        name: _source_of(section, {"": places.get(name, ())}, rules, fields, task)
+        for name, section in data.giving.items()
     }
     mixed: DataSource = lazy("holdfast.adapters.data_source.mixture:MixtureDataSource")(sources)
     return mixed
@@ -56,12 +62,13 @@ def mix(
 def _source_of(
     section: PythonLibrarySource | FilesSource | HuggingFaceSource,
     places: Mapping[str, Sequence[str]],
+    rules: int,
     fields: Sequence[str],
     task: str,
 ) -> Any:
     match section:
         case FilesSource():
-            return open_files(section, places, fields, task)
+            return open_files(section, places, rules, fields, task)
         case HuggingFaceSource():
             return open_dataset(section, fields, task)
         case _:
@@ -71,12 +78,14 @@ def _source_of(
 def open_files(
     section: FilesSource,
     places: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    rules: int = LATEST_RULES,
     fields: Sequence[str] = (),
     task: str = "text",
 ) -> DataSource:
     """Return the files in the settings, in the order of ``places``, the paths that they had when the run began.
 
-    Their documents are of ``task`` and carry ``fields``.
+    They are chosen and read by ``rules``, those of the time when the run began. Their documents are of ``task`` and
+    carry ``fields``.
     """
     source = lazy("holdfast.adapters.data_source.files:FilesDataSource")(
         placed(section.path, places),
@@ -88,7 +97,7 @@ def open_files(
             RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
         ),
     )
-    return _carrying(source, fields, task)
+    return _carrying(source.with_rules(rules), fields, task)
 
 
 def _carrying(source: Any, fields: Sequence[str], task: str) -> DataSource:
@@ -96,6 +105,16 @@ def _carrying(source: Any, fields: Sequence[str], task: str) -> DataSource:
     source = source if task == "text" else source.with_task(task)
     found: DataSource = source.with_fields(fields) if fields else source
     return found
+
+
+def report_remarks(source: DataSource, data: FeedSettings, report: Callable[[str], object]) -> None:
+    """Report what a person should know of the files of ``source``; raises ``DataError`` for unused ones if strict."""
+    remarks = source.remarks()
+    for remark in remarks:
+        report(remark.sentence)
+    if data.strict and (unused := [remark for remark in remarks if remark.unused]):
+        msg = f"data.strict is true, but {unused[0].sentence}: name only what is used, or leave data.strict out"
+        raise DataError(msg)
 
 
 def placed(paths: Sequence[str], places: Mapping[str, Sequence[str]]) -> Sequence[str] | Mapping[str, str]:

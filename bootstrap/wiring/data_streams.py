@@ -146,10 +146,10 @@ def choose_mode(
         return "cache"
     if data.mode != "auto":
         return data.mode
-    sizes = [unit.size for unit in source.units()]
-    needed = int(sum(sizes) * TOKENS_PER_BYTE * 4)
+    parts = [(part, [unit.size for unit in part.units()]) for part in parts_of(source)]
+    needed = int(sum(sum(sizes) for _, sizes in parts) * TOKENS_PER_BYTE * 4)
     room = cache_budget(data, folder)
-    if not all(sizes):
+    if any(not all(sizes) and part.files() is None for part, sizes in parts):  # a file may be empty
         return keep_choice("data.mode", "stream", "the size of the source is unknown")
     if needed > room:
         return keep_choice("data.mode", "stream", f"about {needed:,} bytes of tokens do not fit into {room:,}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from holdfast.application.data.holdout_batches import HoldoutBatches, SourceNumbers, TextGroups
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.data_sources import open_files
+from holdfast.bootstrap.wiring.data_sources import open_files, report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.score_ranges import is_in_range, score_ranges
 from holdfast.domain.data.holdout import Holdout
@@ -18,7 +19,7 @@ from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,6 +63,7 @@ def source_numbers(readers: Sequence[TextReader], data: FeedSettings) -> SourceN
 
 def evaluation_sets(
     settings: TrainSettings,
+    rules: int,
     fields: Sequence[str],
     encoder: DocumentEncoder,
     rejections: RejectedRecords,
@@ -72,7 +74,8 @@ def evaluation_sets(
     sets: dict[str, HoldoutBatches] = {}
     for name, section in (settings.evaluation.sets or {}).items():
         whole = Holdout(1.0, settings.run.seed)
-        reader = TextReader(open_files(section, fields=fields, task=settings.data.task), encoder, rejections, pipeline)
+        source = open_files(section, rules=rules, fields=fields, task=settings.data.task)
+        reader = TextReader(source, encoder, rejections, pipeline)
         sets[name] = HoldoutBatches(
             TextGroups([reader], whole, settings.run.seed),
             whole,
@@ -103,20 +106,32 @@ def sampling_of(evaluation: EvaluationSettings) -> Sampling:
     return Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k, seed=chosen.seed)
 
 
-def refuse_training_files(settings: TrainSettings, fields: Sequence[str], data: RunData) -> None:
-    """Raise ``ConfigurationError`` if a set of ``evaluation.sets`` holds a file of ``data``, also one added later."""
+def check_files(
+    settings: TrainSettings, fields: Sequence[str], rules: int, data: RunData, report: Callable[[str], object]
+) -> None:
+    """Report remarks on the files of ``data`` and ``evaluation.sets``, opened by ``rules``.
+
+    Raises ``ConfigurationError`` if a set holds a file of ``data``, also one added later.
+    """
+    report_remarks(data.source, settings.data, report)
     if not settings.evaluation.sets or form_of(settings.data) != "text":
         return
     found = [source.files() for source in (data.source, *data.added)]
     trained = {file.stamp for files in found if files is not None for file in files.files}
     for name, section in settings.evaluation.sets.items():
-        ours = open_files(section, fields=fields).files()
+        source = open_files(section, rules=rules, fields=fields, task=settings.data.task)
+        report_remarks(source, settings.data, partial(_report_of_set, report, name))
+        ours = source.files()
         if shared := [file.name for file in (ours.files if ours else ()) if file.stamp in trained]:
             msg = (
                 f"evaluation.sets.{name} holds {_path_of(shared[0], section.path)}, which is also a file of data: a "
                 "set is never trained on, so leave the file out of either"
             )
             raise ConfigurationError(msg)
+
+
+def _report_of_set(report: Callable[[str], object], name: str, line: str) -> None:
+    report(f"evaluation.sets.{name}: {line}")
 
 
 def _path_of(file: str, paths: Sequence[str]) -> str:

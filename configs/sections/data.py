@@ -172,6 +172,11 @@ class FeedSettings(Section):
         description="Treatment of an unusable record: stop ends the run, skip leaves the record out and writes it to "
         "rejected.jsonl.",
     )
+    strict: bool = Field(
+        default=False,
+        description="Whether files and fields of the data that are not used are an error; otherwise they are counted "
+        "and named.",
+    )
     transforms: tuple[TransformSettings, ...] = Field(
         default=(), description="Transforms of each text before tokenization: a list of kinds, applied in order."
     )

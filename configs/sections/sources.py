@@ -55,11 +55,12 @@ class FilesSource(RecordSource):
     path: Annotated[tuple[Text, ...], Field(min_length=1), SEVERAL] = Field(
         description="Folder, file or fsspec glob, or a list of them."
     )
-    format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet", "arrow"] = Field(
-        default="auto", description="Format of the files; auto decides by the suffix."
+    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow"] = Field(
+        default="auto",
+        description="Format of the files; auto decides by the suffix; json is an array or lines of records.",
     )
-    compression: Literal["auto", "none", "gz", "zst"] = Field(
-        default="auto", description="Compression of txt, jsonl and csv files; auto decides by the suffix."
+    compression: Literal["auto", "none", "gz", "zst", "bz2", "xz"] = Field(
+        default="auto", description="Compression of txt, json and csv files; auto decides by the suffix."
     )
     retry: RetrySettings = Field(default_factory=RetrySettings, description="Retries of network requests.")
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+FIRST_RULES, LATEST_RULES = 1, 2
+"""Versions of the rules by which files are chosen in a folder and read; a run keeps those of its beginning."""
+
 
 @final
 @dataclass(frozen=True, slots=True)

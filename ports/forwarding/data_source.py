@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from holdfast.ports.data_source import DataSource, Document, Rejected, Unit
+from holdfast.ports.data_source import DataSource, Document, Rejected, Remark, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -70,6 +70,10 @@ class ForwardingDataSource(DataSource):
     @override
     def only(self, names: Collection[str]) -> DataSource | None:
         return self.inner.only(names)
+
+    @override
+    def remarks(self) -> Sequence[Remark]:
+        return self.inner.remarks()
 
     @property
     @override

@@ -28,10 +28,10 @@ def write(folder):
     folder.mkdir()
     lines = [json.dumps({"text": f"document {number} " + "of many words " * 6}) for number in range(LINES)]
     (folder / "a.jsonl").write_text("\n".join(lines))
-    (folder / "b.txt").write_text("a line of a plain text that is long\n" * 300_000)
+    (folder / "b.ndjson").write_text('{"text": "a line of a record"}\n' * 300_000)
     (folder / "c.jsonl.gz").write_bytes(gzip.compress("\n".join(lines[:5000]).encode(), 1))
     (folder / "d.csv").write_text("text,id\n" + "a text,1\n" * 5000)
-    (folder / "e.txt").write_text("")
+    (folder / "e.jsonl").write_text("")
     return folder
 
 
@@ -67,7 +67,7 @@ def test_a_file_that_was_not_read_to_its_end_is_not_known(folder):
     first = next(unit for unit in source.units() if unit.name.endswith("a.jsonl"))
     next(iter(source.read(first)))
     known = contents(source.files())
-    assert known["b.txt"] is not None
+    assert known["b.ndjson"] is not None
     assert known["a.jsonl"] is None
     assert None not in contents(source.identify()).values()
 
@@ -76,14 +76,14 @@ def test_any_byte_counts(folder, tmp_path):
     """Another byte in any block, the last one too, is other content, whatever the times say."""
     before = FilesDataSource([str(folder)]).identify()
     other = write(tmp_path / "other")
-    path = other / "b.txt"
+    path = other / "b.ndjson"
     data = bytearray(path.read_bytes())
-    data[-2] ^= 1
+    data[-4] ^= 1
     path.write_bytes(data)
-    status = (folder / "b.txt").stat()
+    status = (folder / "b.ndjson").stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert difference(before, FilesDataSource([str(other)]).identify(before)) == (
-        "the content of b.txt has changed, its size has not"
+        "the content of b.ndjson has changed, its size has not"
     )
 
 

@@ -89,11 +89,16 @@ def test_links_to_folders_are_followed(place, tmp_path):
     assert [unit.name for unit in FilesDataSource([str(corpus)]).units()] == [f"{corpus}/part/a.txt"]
 
 
-def test_a_link_to_nothing_is_an_error(tmp_path):
-    """A file that is missing behind a link is not left out silently."""
+def test_a_link_to_nothing_is_named(tmp_path):
+    """A link that leads to no file, whatever its suffix, is left out of its folder and named."""
     (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "b.txt").symlink_to(tmp_path / "gone.txt")
-    assert "b.txt" in error_of(FilesDataSource([str(tmp_path)]))
+    for name in ("b.txt", "c.zip"):
+        (tmp_path / name).symlink_to(tmp_path / "gone.txt")
+    source = FilesDataSource([str(tmp_path)])
+    assert texts_of(source) == ["text"]
+    assert [remark.sentence for remark in source.remarks()] == [
+        f"2 files in {tmp_path} are not read, as the link leads to no file: b.txt, c.zip"
+    ]
 
 
 @pytest.mark.parametrize("name", ["none/*.txt", ""])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import io
+import lzma
 import sys
 import zlib
-from typing import TYPE_CHECKING, Literal, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from typing_extensions import override
 
@@ -19,11 +22,11 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-Compression = Literal["none", "gz", "zst"]
+Compression = Literal["none", "gz", "zst", "bz2", "xz"]
 
 _PACKED_BYTES = 1 << 16
 _PLAIN_BYTES = 1 << 18
-_NAMES = {"gz": "gzip", "zst": "zstd"}
+_NAMES = {"gz": "gzip", "zst": "zstd", "bz2": "bzip2", "xz": "xz"}
 
 
 class CorruptDataError(Exception):
@@ -33,7 +36,7 @@ class CorruptDataError(Exception):
 def unpacked(packed: io.BufferedReader, compression: Compression) -> io.BufferedReader:
     """Return the content of ``packed`` as a stream that can seek forwards; reading it may raise ``CorruptDataError``.
 
-    Several members (gzip) or frames (zstd), one after the other, are one text.
+    Several members (gzip), frames (zstd) or streams (bzip2, xz), one after the other, are one text.
     """
     if compression == "none":
         return packed
@@ -85,7 +88,9 @@ class _Unpacked(io.RawIOBase):
         try:
             while not self._held and (piece := next(self._pieces, None)) is not None:
                 self._held = memoryview(piece)
-        except (EOFError, zlib.error, zstd.ZstdError) as error:
+        except (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the file system, not of bz2
+                raise
             msg = f"it is a truncated or damaged {self._name} file ({' '.join(str(error).split())})"
             raise CorruptDataError(msg) from error
         return len(self._held) > 0
@@ -110,18 +115,25 @@ def _gunzip(read: Callable[[int], bytes]) -> Iterator[bytes]:
         raise EOFError(msg)
 
 
-def _unzstd(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    frame, is_within = zstd.ZstdDecompressor(), True
+def _unframe(new_frame: Callable[[], Any], padding: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Unpack frames, each by a decompressor of its own; ``padding`` may stand between and behind them."""
+    frame, is_within = new_frame(), True
     while packed := read(_PACKED_BYTES):
+        packed = packed if is_within else packed.lstrip(padding)
         while packed or not (frame.needs_input or frame.eof):
             yield frame.decompress(packed, _PLAIN_BYTES)
             packed, is_within = b"", not frame.eof
             if frame.eof:
-                packed = frame.unused_data
-                frame = zstd.ZstdDecompressor()
+                packed = frame.unused_data.lstrip(padding)
+                frame = new_frame()
     if is_within:
         msg = "it ends in the middle of its data"
         raise EOFError(msg)
 
 
-_UNPACK: Mapping[str, Callable[[Callable[[int], bytes]], Iterator[bytes]]] = {"gz": _gunzip, "zst": _unzstd}
+_UNPACK: Mapping[str, Callable[[Callable[[int], bytes]], Iterator[bytes]]] = {
+    "gz": _gunzip,
+    "zst": partial(_unframe, zstd.ZstdDecompressor, b""),
+    "bz2": partial(_unframe, bz2.BZ2Decompressor, b""),
+    "xz": partial(_unframe, lzma.LZMADecompressor, b"\0"),
+}

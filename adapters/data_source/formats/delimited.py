@@ -55,6 +55,8 @@ def read_delimited(
     The header is read first, for any ``part.start``, which is 0 or the beginning of a row. ``model`` is the name of
     another file and its columns; this file must have the same columns, in any order.
     """
+    if not stream.peek(1):
+        return
     try:
         columns = read_header(stream, delimiter, record_bytes)
     except ValueError as error:

@@ -49,24 +49,30 @@ def read_jsonl(
                 is_plain = False
             if is_plain:
                 yield Document(text, start, end, fields.kept_of(record)) if has_kept else Document(text, start, end)
-            elif found := _judge(line, part, start, fields):
+            elif found := judge_record(line, part.file, _place(part, start), start, fields, "line"):
                 yield found
         start = end
 
 
-def _judge(line: bytes, part: Part, start: int, fields: Fields) -> Document | Rejected | None:
-    place, end = _place(part, start), start + len(line)
-    if not line.strip():
+def judge_record(
+    content: bytes, file: str, place: str, start: int, fields: Fields, what: str = "record"
+) -> Document | Rejected | None:
+    """Return the document of the record that is ``content``, its rejection, or None if it is left out.
+
+    ``what`` is the word for it in messages, and ``start`` its position in ``file``.
+    """
+    end = start + len(content)
+    if not content.strip():
         return None
     try:
-        record = _parsed(line)
+        record = _parsed(content)
     except UnicodeDecodeError as error:
-        return not_utf8(part.file, start + error.start, start, end)
+        return not_utf8(file, start + error.start, start, end)
     except (ValueError, RecursionError) as error:
         problem = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        return Rejected(f"{place}: the line is not JSON ({problem}): each must be one JSON object", start, end)
+        return Rejected(f"{place}: the {what} is not JSON ({problem}): each must be one JSON object", start, end)
     if not isinstance(record, dict):
-        return Rejected(f"{place}: the line is {kind_of(record)}, not a JSON object: repair it", start, end)
+        return Rejected(f"{place}: the {what} is {kind_of(record)}, not a JSON object: repair it", start, end)
     return _document(record, place, start, end, fields) if fields.wants(record) else None
 
 

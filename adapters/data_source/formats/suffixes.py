@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.data_source.formats.compression import Compression
 
-Format = Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"]
+Format = Literal["txt", "jsonl", "json", "csv", "tsv", "parquet", "arrow"]
+
+_ADDED_LATER = (".json", ".bz2", ".xz")  # runs that began before do not read files with these suffixes
 
 _PLAIN_TEXT = (
     *("txt", "text", "md", "markdown", "rst", "adoc", "org", "tex", "log"),
@@ -22,13 +24,28 @@ _FORMATS: Mapping[str, Format] = {
     **{f".{suffix}": "txt" for suffix in _PLAIN_TEXT},
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
 }
-_COMPRESSIONS: Mapping[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
+_COMPRESSIONS: Mapping[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst", ".bz2": "bz2", ".xz": "xz"}
+_REMEDIES: Mapping[str, str] = {
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "is an archive of several files: unpack it"),
+    **dict.fromkeys(
+        (".docx", ".doc", ".odt", ".rtf", ".pdf", ".pptx", ".xlsx", ".epub"),
+        "is a document with a layout, not plain text: convert it to text",
+    ),
+}
+
+
+def problem_with_suffix(path: str) -> str:
+    """Return, as a clause, why ``path``, whose format is unknown, is not read and what to do."""
+    suffixes = PurePosixPath(path.lower()).suffixes[-2:]
+    found = next((_REMEDIES[suffix] for suffix in suffixes if suffix in _REMEDIES), None)
+    return found or "has a suffix that does not identify its format: set data.format, say to jsonl"
 
 
 def format_of(path: str) -> Format | None:
@@ -40,3 +57,8 @@ def format_of(path: str) -> Format | None:
 def compression_of(path: str) -> Compression:
     """Return the compression by the suffix of ``path``."""
     return _COMPRESSIONS.get(PurePosixPath(path.lower()).suffix, "none")
+
+
+def is_known_of_old(path: str) -> bool:
+    """Return whether the first rules for folders know the suffixes of ``path``."""
+    return not any(suffix in _ADDED_LATER for suffix in PurePosixPath(path.lower()).suffixes[-2:])

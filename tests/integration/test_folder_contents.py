@@ -1,0 +1,210 @@
+"""What a folder holds is read, or it is named and counted."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats import json_array
+from holdfast.adapters.data_source.mixture import MixtureDataSource
+from holdfast.bootstrap.wiring.data_sources import report_remarks
+from holdfast.bootstrap.wiring.data_streams import choose_mode
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.data_files import FIRST_RULES
+from holdfast.domain.errors import DataError
+from holdfast.ports.data_source import Rejected
+from tests.support.reading import read_all, texts_of
+
+
+def lines(*texts):
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+def array(*texts):
+    return json.dumps([{"text": text} for text in texts], indent=1).encode()
+
+
+def folder_of(path, **files):
+    for name, content in files.items():
+        file = path / name.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    return FilesDataSource([str(path)])
+
+
+def files(path, contents):
+    return folder_of(path, **contents)
+
+
+def remarks(source):
+    return [remark.sentence for remark in source.remarks()]
+
+
+def test_text_beside_records_is_not_read_unless_it_is_listed(tmp_path):
+    """The card and the license of a dataset are no documents of it, and they are named."""
+    card = {"README.md": b"card", "LICENSE.txt": b"license", "data__all.json": array("one", "two")}
+    source = files(tmp_path / "hub", card)
+    assert texts_of(source) == ["one", "two"]
+    (said,) = remarks(source)
+    assert said.startswith(f"2 files in {tmp_path}/hub are plain text beside records and not read: ")
+    assert texts_of(FilesDataSource([str(tmp_path / "hub"), f"{tmp_path}/hub/*.md"])) == ["card", "one", "two"]
+    assert len(texts_of(FilesDataSource([f"{tmp_path}/hub/**"]))) == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        (("train.jsonl", "test.jsonl"), "test"),
+        (("data__train-00000-of-00001.jsonl", "data__valid-00000-of-00001.jsonl"), "validation"),
+        (("train__a.jsonl", "dev__a.jsonl"), "validation"),
+        (("train.txt", "test.txt"), "test"),
+        (("train__a.txt", "eval__b.txt"), "test"),
+    ],
+)
+def test_other_splits_beside_the_one_to_train_are_offered_for_evaluation(tmp_path, names, left):
+    """Files that names of files or folders put into another split are left out beside those of the split train."""
+    content = (lines("one"), lines("two")) if names[0].endswith("l") else (b"one", b"two")
+    source = files(tmp_path, dict(zip(names, content, strict=True)))
+    assert texts_of(source) == ["one"]
+    other = names[1].replace("__", "/")
+    setting = f"evaluation.sets.{left}.path={tmp_path}/{other}"
+    assert remarks(source) == [
+        f"1 file in {tmp_path} is of the split {left} and not trained on: {other}; evaluate on it with {setting}"
+    ]
+
+
+def test_many_files_of_a_split_are_offered_as_a_glob(tmp_path):
+    """The path that is told for many files holds all of them and nothing else."""
+    names = {f"{split}-{number:05}.jsonl": lines(split) for split in ("train", "test") for number in range(9)}
+    source = files(tmp_path, names)
+    path = remarks(source)[0].rpartition("=")[2]
+    assert texts_of(FilesDataSource([path])) == ["test"] * 9
+
+
+@pytest.mark.parametrize(
+    "names", [("test.jsonl", "more.jsonl"), ("train.py", "test.py"), ("train it.txt", "test it.txt")]
+)
+def test_names_that_are_no_splits_leave_nothing_out(tmp_path, names):
+    """Without a split train all is read, and programs and titles are no splits."""
+    source = files(tmp_path, {name: lines("one") for name in names})
+    assert len(read_all(source)) == 2
+    doubts = [remark for remark in source.remarks() if remark.unused]
+    assert not doubts
+    assert bool(remarks(source)) is names[0].endswith(".jsonl")
+
+
+def test_what_is_in_no_format_is_counted(tmp_path):
+    """Archives, documents with a layout, objects and empty files are named, each with its reason."""
+    others = dict.fromkeys(("d.zip", "e.docx", "f.png", "g.bin"), b"?")
+    others |= {"config.json": b'{\n "a": 1\n}\n', "h.jsonl": b"", "i.parquet": b"", "j.csv": b"", "k.jsonl.gz": b""}
+    source = files(tmp_path, {"a.jsonl": lines("one"), **others})
+    assert texts_of(source) == ["one"]
+    where = f"in {tmp_path}"
+    assert remarks(source) == [
+        f"4 files {where} are not read, as the suffix is not that of a format: d.zip, e.docx, f.png, ...",
+        f"1 file {where} is not read, as it is neither a JSON array of records nor an object on each line: config.json",
+        f"4 files {where} are empty: h.jsonl, i.parquet, j.csv, ...",
+    ]
+    assert sum(remark.unused for remark in source.remarks()) == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("d.zip", "unpack it"), ("e.docx", "convert it to text"), ("f.dat", "set data.format")]
+)
+def test_a_named_file_in_no_format_says_what_to_do(tmp_path, name, remedy):
+    """A file that is named and cannot be read is refused with the remedy for its kind."""
+    (tmp_path / name).write_bytes(b"?")
+    with pytest.raises(DataError, match=remedy):
+        FilesDataSource([str(tmp_path / name)]).units()
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress), (".gz", gzip.compress)])
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", lines), ("a.json", lines), ("b.json", array)])
+def test_packed_records_are_read(tmp_path, suffix, pack, name, content):
+    """Lines and arrays of JSON are read from each archive, members behind each other too, and resume exactly."""
+    texts = [f"text {number}" for number in range(50)]
+    packed = pack(content(*texts))
+    if content is lines:
+        packed = pack(content(*texts[:20])) + pack(content(*texts[20:]))
+    source = files(tmp_path, {f"{name}{suffix}": packed})
+    assert texts_of(source) == texts
+    (unit,) = source.units()
+    documents = list(source.read(unit))
+    assert [each.text for each in source.read(unit, documents[30].end)] == texts[31:]
+    assert [each.text for each in source.read(unit, documents[30].start)] == texts[30:]
+    (tmp_path / f"{name}{suffix}").write_bytes(packed[:-9])
+    *_, last = read_all(FilesDataSource([str(tmp_path)]))
+    assert isinstance(last, Rejected)
+    assert "truncated or damaged" in last.reason
+
+
+@pytest.mark.parametrize("piece", [3, 5, 64, 1 << 16])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_is_read_piece_by_piece(tmp_path, monkeypatch, piece, indent):
+    """Brackets, quotes and escapes in texts end no record, wherever a piece of the file ends."""
+    monkeypatch.setattr(json_array, "_PIECE_BYTES", piece)
+    records = [{"more": [{"a": [1.5, None]}], "text": f'{number} "q" \\ {{[}}] é\n'} for number in range(20)]
+    (tmp_path / "a.json").write_text("\ufeff " + json.dumps(records, indent=indent, ensure_ascii=False) + "\n ")
+    source = FilesDataSource([str(tmp_path)])
+    documents = read_all(source)
+    assert [each.text for each in documents] == [record["text"] for record in records]
+    (unit,) = source.units()
+    for number, each in enumerate(documents):
+        assert list(source.read(unit, each.start)) == documents[number:]
+        assert list(source.read(unit, each.end)) == documents[number + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'[{"text": "a"}', "ends in the middle of its array"),
+        (b'[{"text": "a"}, {"te', "ends in the middle of its array"),
+        (b'[{"text": "a"}] {', "more behind the end of its array"),
+        (b'[{"text": "a"}, 7]', "is a number, not a JSON object"),
+        (b'[{"text": "a"}, {"text" 1}]', "is not JSON"),
+        (b'{\n "text": "a"\n}', "neither a JSON array of records nor an object on each line"),
+    ],
+)
+def test_a_damaged_array_is_named(tmp_path, content, problem):
+    """The records before the damage are read, and a file that is one object over several lines is refused."""
+    (tmp_path / "a.json").write_bytes(content)
+    *before, last = read_all(FilesDataSource([str(tmp_path / "a.json")]))
+    assert [each.text for each in before] == ["a"] * (not content.startswith(b"{"))
+    assert isinstance(last, Rejected)
+    assert problem in last.reason
+
+
+def test_a_run_that_began_before_reads_what_it_read(tmp_path):
+    """By the first rules a folder gives text beside records and all splits, and no format that was added later."""
+    contents = {"README.md": b"card", "train.jsonl": lines("one"), "test.jsonl": lines("two"), "a.json": array("no")}
+    source = files(tmp_path, contents).with_rules(FIRST_RULES)
+    assert [Path(unit.name).name for unit in source.units()] == ["README.md", "test.jsonl", "train.jsonl"]
+
+
+def data_of(path, *more):
+    return load_settings([], [f"data.path={path}", *more], {}).settings.data
+
+
+def test_strict_data_hold_nothing_that_is_not_used(tmp_path):
+    """What is not read is reported once, of each source of a mixture; with data.strict it ends the run."""
+    source = MixtureDataSource({"web": files(tmp_path, {"a.jsonl": lines("one"), "b.zip": b"?"})})
+    said: list[str] = []
+    report_remarks(source, data_of(tmp_path), said.append)
+    assert [line.partition(":")[0] for line in said] == ["web"]
+    with pytest.raises(DataError, match=r"data\.strict is true, but web: 1 file in .*b\.zip: name only what is used"):
+        report_remarks(source, data_of(tmp_path, "data.strict=true"), said.append)
+
+
+def test_an_empty_file_has_a_known_size(tmp_path):
+    """An empty file beside others does not make the data a stream."""
+    source = files(tmp_path, {"a.txt": b"one", "b.txt": b"", "c.md": b""})
+    choices = {}
+    assert choose_mode(
+        source, data_of(tmp_path), tmp_path, lambda name, mode, why: choices.update({name: why}) or mode
+    ) == ("cache")
