@@ -255,10 +255,10 @@ class Run:
         folder.enter("preparing the tokens")
         stream = in_turns(group, container.batch_stream)
         record_data(folder, data, container.data_parts(), stream)
+        record_versions(folder, container.lineage().versions)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
         budget, store = container.budget(), opened.state_store
         self._subscriptions[:0] = decide_epochs(budget, stream, self.settings, folder, store, self._report)
-        record_versions(folder, container.lineage().versions)
         if is_masked(container.document_encoder()):
             prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)
         folder.enter("building the model")

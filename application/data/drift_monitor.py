@@ -28,17 +28,29 @@ class DriftMonitor:
 
     ``check`` compares a whole profile, ``add`` those documents of a stream that were read so far, every ``every``
     documents. Drift is published with the next event of the run, once for each set of figures that drifted. With
-    ``stops``, both raise ``DataError`` for major drift. ``add`` may be called from several threads.
+    ``stops``, both raise ``DataError`` for major drift. ``add`` may be called from several threads. Unless
+    ``has_same_tokens``, which is asked at the first comparison, no figure of tokens is compared: ``report`` is told so.
     """
 
     def __init__(
-        self, name: str, reference: Profile, publish: Callable[[Event], object], *, stops: bool, every: int = 10_000
+        self,
+        name: str,
+        reference: Profile,
+        publish: Callable[[Event], object],
+        *,
+        stops: bool,
+        every: int = 10_000,
+        has_same_tokens: Callable[[], bool] = lambda: True,
+        report: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._name = name
         self._reference = reference
         self._publish = publish
         self._stops = stops
         self._every = every
+        self._asks_for_tokens, self._has_same_tokens = has_same_tokens, True
+        self._report = report
+        self._is_first = True
         self._next = every
         self._builder = ProfileBuilder()
         self._lock = Lock()
@@ -77,7 +89,12 @@ class DriftMonitor:
             self._publish(DataDrifted(event.progress, self._name, sentence_of(figures), moved))
 
     def _compare(self, profile: Profile) -> None:
-        figures = compare(self._reference, profile)
+        if self._is_first:
+            self._is_first, self._has_same_tokens = False, self._asks_for_tokens()
+            if not self._has_same_tokens:
+                why = "is not known to have the tokenizer of this run"
+                self._report(f"figures of tokens are not compared with {self._name}, which {why}")
+        figures = compare(self._reference, profile, has_same_tokens=self._has_same_tokens)
         moved = frozenset((figure.name, figure.level) for figure in figures if figure.level != Level.NONE)
         if moved and moved != self._told:
             self._found.append(figures)

@@ -95,12 +95,27 @@ def verdict_on(reference: ProfiledDataset, other: ProfiledDataset, figures: Sequ
     return sentence_of(figures)
 
 
+def figures_of(reference: ProfiledDataset, other: ProfiledDataset) -> Sequence[Figure]:
+    """Return the comparison of each figure, without those of tokens unless both are known to have one tokenizer."""
+    return compare(reference.profile, other.profile, has_same_tokens=reference.has_tokens_of(other.tokenizer))
+
+
+def note_on_tokens(reference: ProfiledDataset, other: ProfiledDataset) -> str | None:
+    """Return why figures of tokens are not compared, as a sentence, None if they are."""
+    if reference.has_tokens_of(other.tokenizer):
+        return None
+    unknown = [each.name for each in (reference, other) if each.tokenizer is None]
+    why = f"the cache does not record the tokenizer of {unknown[0]}" if unknown else "the tokenizers differ"
+    return f"figures of tokens are not compared: {why}"
+
+
 def comparison_lines(reference: ProfiledDataset, other: ProfiledDataset, decode: Decode | None = None) -> list[str]:
     """Return the comparison of ``other`` with ``reference`` as lines, the last one with the verdict.
 
     ``decode`` gives the text of a token id.
     """
-    figures = compare(reference.profile, other.profile)
+    figures = figures_of(reference, other)
+    note = note_on_tokens(reference, other)
     rows = [("figure", "reference", "other", "measure", "distance", "noise up to", "verdict")]
     rows += [figure_row(figure, decode) for figure in figures]
     return [
@@ -109,6 +124,7 @@ def comparison_lines(reference: ProfiledDataset, other: ProfiledDataset, decode:
         "",
         *_table("<>><>><", rows),
         "",
+        *([] if note is None else [note]),
         verdict_on(reference, other, figures),
     ]
 
@@ -125,10 +141,11 @@ def figure_row(figure: Figure, decode: Decode | None = None) -> tuple[str, str, 
 
 def comparison_json(reference: ProfiledDataset, other: ProfiledDataset) -> dict[str, Any]:
     """Return the comparison of ``other`` with ``reference`` as JSON."""
-    figures = compare(reference.profile, other.profile)
+    figures = figures_of(reference, other)
     return {
         "reference": reference.name,
         "other": other.name,
+        "same_tokenizer": reference.has_tokens_of(other.tokenizer),
         "figures": [asdict(figure) for figure in figures],
         "level": worst(figures),
         "verdict": verdict_on(reference, other, figures),

@@ -6,9 +6,17 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.bootstrap.operations.profile_data import figure_row, shown_token, shown_value, totals_of, verdict_on
+from holdfast.bootstrap.operations.profile_data import (
+    figure_row,
+    figures_of,
+    note_on_tokens,
+    shown_token,
+    shown_value,
+    totals_of,
+    verdict_on,
+)
 from holdfast.domain.counting import counted
-from holdfast.domain.data.drift import LABELS, compare, worst
+from holdfast.domain.data.drift import LABELS, worst
 from holdfast.domain.data.log_histogram import bounds_of
 from holdfast.domain.data.profile import FINE, LENGTHS, RATIOS, SHARES
 from holdfast.domain.errors import StateError
@@ -77,7 +85,7 @@ def profile_page(dataset: ProfiledDataset, decode: Decode | None = None) -> str:
 
 def comparison_page(reference: ProfiledDataset, other: ProfiledDataset, decode: Decode | None = None) -> str:
     """Return the comparison of ``other`` with ``reference`` as HTML; ``decode`` gives the text of a token id."""
-    figures = compare(reference.profile, other.profile)
+    figures, note = figures_of(reference, other), note_on_tokens(reference, other)
     header = ("figure", "reference", "other", "measure", "distance", "noise up to", "verdict")
     pairs = [
         (name, reference.profile.histograms[name], other.profile.histograms[name])
@@ -94,6 +102,7 @@ def comparison_page(reference: ProfiledDataset, other: ProfiledDataset, decode: 
             for key, role, each in keys
         ),
         "<h2>Figures</h2>",
+        *([] if note is None else [f'<p class="soft">{escape(note)}</p>']),
         _table(header, [figure_row(figure, decode) for figure in figures], last_is_level=True),
         "<h2>Distributions over documents</h2>",
         f'<div class="plots">{"".join(_plot(*pair) for pair in pairs)}</div>',

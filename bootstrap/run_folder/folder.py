@@ -147,6 +147,10 @@ class RunFolder:
         self.record["rules"] = recorded
         return recorded
 
+    def note_versions(self, entries: Sequence[Mapping[str, str]]) -> None:
+        """Record the versions of data that were read, also in what a start that fails leaves behind."""
+        self.record[DATA_VERSIONS] = self._kept[DATA_VERSIONS] = list(entries)
+
     def note_changed_data(self, how: str) -> None:
         """Record that the run continues on purpose with changed data; ``how`` describes the difference."""
         self.record["history"].append({"time": _now(), "data": how})

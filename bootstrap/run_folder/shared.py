@@ -128,6 +128,11 @@ class SharedRunFolder:
         """Return the content of ``run.json`` for the next ``write``, on the first rank."""
         return None if self._own is None else self._own.record
 
+    def note_versions(self, entries: Sequence[Mapping[str, str]]) -> None:
+        """Record the versions of data that were read, as ``RunFolder.note_versions`` does."""
+        if self._own is not None:
+            self._own.note_versions(entries)
+
     def note_changed_data(self, how: str) -> None:
         """Record that the run continues on purpose with changed data; ``how`` describes the difference."""
         if self._own is not None:

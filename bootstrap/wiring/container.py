@@ -187,7 +187,14 @@ class Container(containers.DeclarativeContainer):
     )
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     mode = providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, keep_choice)
-    drift = providers.Singleton(build_drift_monitor, settings.provided.data, cache_folder, event_bus.provided.publish)
+    drift = providers.Singleton(
+        build_drift_monitor,
+        settings.provided.data,
+        cache_folder,
+        event_bus.provided.publish,
+        document_encoder.provider,
+        report,
+    )
     _read_parts = providers.Singleton(
         data.read_parts,
         run_source,

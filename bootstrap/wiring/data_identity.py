@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bootstrap.run_folder.folder import DATA_VERSIONS, versions_read
+from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.wiring.compatibility import check_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_data, keep_growth, may_grow
 from holdfast.bootstrap.wiring.dataset_registry import hashing_phase
@@ -193,4 +193,4 @@ def record_versions(folder: SharedRunFolder, versions: DatasetVersions) -> None:
     now = [{"id": each.id, "name": each.name, "cache": str(versions.folder.absolute())} for each in versions.used]
     if (record := folder.record) is not None and now:  # a stream has no tokens whose version could be named
         before = [entry for entry in versions_read(record) if entry["id"] not in {each["id"] for each in now}]
-        record[DATA_VERSIONS] = [*before, *now]
+        folder.note_versions([*before, *now])

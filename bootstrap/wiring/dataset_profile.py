@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.wiring.open_dataset import open_dataset
+from holdfast.bootstrap.wiring.version_steps import TOKENIZER
+from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.domain.data.profile import Profile
 from holdfast.domain.errors import DataError
 
@@ -18,11 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledDataset:
-    """A dataset ``name`` of a token cache, its number of shards, and their merged ``profile``."""
+    """A dataset ``name`` of a token cache, its number of shards, and their merged ``profile``.
+
+    ``tokenizer`` is a digest of what made the tokens, None if the cache has no record of it.
+    """
 
     name: str
     num_shards: int
     profile: Profile
+    tokenizer: str | None = None
+
+    def has_tokens_of(self, tokenizer: str | None) -> bool:
+        """Return whether the tokens are known to be those that ``tokenizer``, such a digest, makes."""
+        return self.tokenizer is not None and self.tokenizer == tokenizer
 
 
 def profile_of(path: Path, key_from: str | None = None) -> ProfiledDataset:
@@ -31,7 +41,10 @@ def profile_of(path: Path, key_from: str | None = None) -> ProfiledDataset:
     Raises ``DataError`` if shards have no profile.
     """
     dataset = open_dataset(path, key_from)
-    return profile_in(dataset.tokens, dataset.name, dataset.folder)
+    versions = [each for each in VersionStore(dataset.root).all() if each.dataset == dataset.name]
+    steps = [step for version in versions for step in version.steps if step.name == TOKENIZER]
+    tokenizer = steps[-1].fingerprint if steps else None
+    return replace(profile_in(dataset.tokens, dataset.name, dataset.folder), tokenizer=tokenizer)
 
 
 def profile_in(cache: TokenCache, name: str, folder: Path) -> ProfiledDataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.token_store.token_folder import MARKER
 from holdfast.bootstrap.run_folder.folder import read_record, versions_read
@@ -14,7 +14,7 @@ from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.domain.data.dataset_version import DatasetVersion
 
@@ -68,9 +68,10 @@ def find_version(name: str, caches: Sequence[Path]) -> NamedVersion:
 
 def _of_run(run: Path) -> NamedVersion:
     """Return the only version that ``run`` has read last; raises ``DataError`` otherwise."""
-    newest = {entry["name"]: entry for entry in versions_read(read_record(run))}
+    record = read_record(run)
+    newest = {entry["name"]: entry for entry in versions_read(record)}
     if not newest:
-        msg = f"{run / 'run.json'} names no version of data: the run streams them, or was made by an earlier Holdfast"
+        msg = f"{run / 'run.json'} names no version of data: {_without_versions(record)}"
         raise DataError(msg)
     if len(newest) > 1:
         listed = ", ".join(f"{entry['id']} ({one_line(name)})" for name, entry in newest.items())
@@ -83,6 +84,16 @@ def _of_run(run: Path) -> NamedVersion:
         msg = f"the run in {run} has read version {entry['id']}, which is no longer in {cache}: there {_are(there)}"
         raise DataError(msg)
     return NamedVersion(version, cache)
+
+
+def _without_versions(record: Mapping[str, Any]) -> str:
+    """Return why the run of ``record`` has read no version, as a clause."""
+    if (error := record.get("start", {}).get("error")) is not None:
+        return f"its start ended before its tokens were there ({one_line(str(error))})"
+    chosen = record["auto"].get("data.mode", {}).get("value", record["settings"].get("data", {}).get("mode"))
+    if chosen == "stream":
+        return "the run streams its data, whose tokens are not kept: `prepare` them"
+    return "it was made by an earlier Holdfast, or has not read its data yet"
 
 
 def _of_dataset(folder: Path) -> NamedVersion | None:

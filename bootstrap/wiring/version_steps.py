@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.settings import TrainSettings
 
+TOKENIZER = "tokenizer"
+"""The name of the step that makes tokens; its fingerprint is a digest of that of the document encoder."""
 _OURS = "holdfast-lm"
 _LIBRARIES = {"huggingface": "datasets"}
 _OF_SOURCES = {*FilesSource.model_fields, *HuggingFaceSource.model_fields, *PythonLibrarySource.model_fields}
@@ -68,7 +70,7 @@ def steps_of(
     steps = [
         ("read", "data_source", reading, source if files is None else files.reading, str(section["kind"])),
         *((name, port, options, print_, name) for (name, port, options), print_ in zip(between, others, strict=False)),
-        ("tokenizer", "tokenizer", _of_tokenizer(settings), tokenizer, settings.tokenizer.kind),
+        (TOKENIZER, "tokenizer", _of_tokenizer(settings), tokenizer, settings.tokenizer.kind),
     ]
     return [
         Step(name, *_package(port, kind), digest(fingerprint), {} if hides_options else _plain(options))

@@ -8,6 +8,7 @@ from holdfast.application.data.drift_monitor import DriftMonitor
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.dataset_profile import profile_in, profile_of
 from holdfast.bootstrap.wiring.named_version import find_version
+from holdfast.domain.data.dataset_version import digest
 from holdfast.domain.data.profile import Profile
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.events import RunFailed, RunStarted, StepCompleted
@@ -18,13 +19,21 @@ if TYPE_CHECKING:
 
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.domain.events import Event
+    from holdfast.ports.document_encoder import DocumentEncoder
     from holdfast.ports.token_cache import TokenCache
 
 
-def build_drift_monitor(data: FeedSettings, folder: Path, publish: Callable[[Event], object]) -> DriftMonitor | None:
+def build_drift_monitor(
+    data: FeedSettings,
+    folder: Path,
+    publish: Callable[[Event], object],
+    encoder: Callable[[], DocumentEncoder],
+    report: Callable[[str], object],
+) -> DriftMonitor | None:
     """Return the comparison with the version that the settings name, None if they name none.
 
-    ``folder`` is that of the token cache. Raises ``ConfigurationError`` if the data are tokens already, and
+    ``folder`` is that of the token cache; ``encoder`` makes the tokens of the run, and is asked for when they are
+    compared. Raises ``ConfigurationError`` if the data are tokens already, and
     ``DataError`` if there is no such version, or if it has no profile.
     """
     drift = data.drift
@@ -35,8 +44,16 @@ def build_drift_monitor(data: FeedSettings, folder: Path, publish: Callable[[Eve
         raise ConfigurationError(msg)
     version = find_version(drift.reference, [folder])
     key = None if data.cache.encryption is None else data.cache.encryption.key_from
-    reference = profile_of(version.tokens, key).profile
-    return DriftMonitor(version.version.id, reference, publish, stops=drift.action == "stop", every=drift.every)
+    reference = profile_of(version.tokens, key)
+    return DriftMonitor(
+        version.version.id,
+        reference.profile,
+        publish,
+        stops=drift.action == "stop",
+        every=drift.every,
+        has_same_tokens=lambda: reference.has_tokens_of(digest(encoder().fingerprint())),
+        report=report,
+    )
 
 
 def check_cached_data(monitor: DriftMonitor | None, mode: str, folder: Path, caches: Callable[[], Any]) -> None:

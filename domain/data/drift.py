@@ -27,6 +27,9 @@ FEWEST = 64
 FEWEST_FOR_TOKENS = 128
 """The number of documents, in each profile, below which the frequent tokens are not judged: half are counted."""
 
+OF_TOKENS = ("tokens", "bytes_per_token", "frequent_tokens")
+"""The figures that depend on the tokenizer, so that profiles by different tokenizers cannot be compared by them."""
+
 _BINS = 10
 _DEVIATIONS = 4.0  # of a chi-square, normal by Wilson and Hilferty: exceeded by chance once in 30,000 comparisons
 _MULTIPLE = 3.0  # of the Jensen-Shannon divergence that sampling explains
@@ -94,15 +97,17 @@ class Figure:
     moved: str | None = None
 
 
-def compare(reference: Profile, other: Profile) -> list[Figure]:
+def compare(reference: Profile, other: Profile, *, has_same_tokens: bool = True) -> list[Figure]:
     """Return the comparison of each figure that both profiles have, the figures in a fixed order.
 
-    A figure has drifted if its distance exceeds that of two random samples of the same documents, and the limits of
-    its measure. With fewer than ``FEWEST`` documents in a profile, no figure has.
+    Unless both have the same tokens, the figures ``OF_TOKENS`` are left out. A figure has drifted if its distance
+    exceeds that of two random samples of the same documents, and the limits of its measure. With fewer than ``FEWEST``
+    documents in a profile, no figure has.
     """
-    names = [name for name in (*LENGTHS, *RATIOS, *SHARES) if _is_in(reference, name) and _is_in(other, name)]
+    names = [name for name in (*LENGTHS, *RATIOS, *SHARES) if has_same_tokens or name not in OF_TOKENS]
+    names = [name for name in names if _is_in(reference, name) and _is_in(other, name)]
     figures = [_of_histograms(name, reference, other) for name in names]
-    if (figure := _of_tokens(reference, other)) is not None:
+    if has_same_tokens and (figure := _of_tokens(reference, other)) is not None:
         figures.append(figure)
     if reference.languages and other.languages:
         figures.append(_of_languages(reference, other))

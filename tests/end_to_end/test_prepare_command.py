@@ -222,3 +222,39 @@ def test_a_run_may_be_compared_with_a_version_from_its_next_start_on(tmp_path):
     [dataset] = datasets(tmp_path / "cache")
     train(path, "run", "data.mode=cache", "data.holdout=0", "run.budget.steps=4", f"data.drift.reference={dataset}")
     assert '"event": "DataDrifted"' not in (tmp_path / "run/events.jsonl").read_text()
+
+
+def halves(folder):
+    """Write the documents of one corpus, by turns, into two files; return them."""
+    lines = corpus(folder, documents=700).read_text().splitlines()
+    paths = [folder / "first.jsonl", folder / "second.jsonl"]
+    for number, path in enumerate(paths):
+        path.write_text("\n".join(lines[number::2]) + "\n")
+    return paths
+
+
+def train_own(path, name, *more):
+    """Train with a tokenizer that is made of the data."""
+    settings = tiny(path, f"run.dir={path.parent / name}", "monitors=[]", *more)
+    build(load_settings([], settings, {}).settings, report=lambda _: None).run()
+
+
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_tokenizer_of_its_own_is_no_drift(mode, tmp_path, monkeypatch):
+    """Random halves of one corpus, each with the tokenizer that it trains, do not stop a run; other texts do."""
+    monkeypatch.chdir(tmp_path)
+    first, second = halves(tmp_path)
+    train_own(first, "first", "data.mode=cache", "data.holdout=0", "run.budget.steps=1")
+    [reference] = datasets(tmp_path / "cache")
+    drift = (f"data.drift.reference={reference}", "data.drift.action=stop", "data.drift.every=100")
+    train_own(second, "second", f"data.mode={mode}", "data.holdout=0", "run.budget.steps=2", *drift)
+    assert '"event": "DataDrifted"' not in (tmp_path / "second/events.jsonl").read_text()
+    second.write_text(second.read_text().replace("model", "Modell üben"))
+    with pytest.raises(DataError, match="share of non-ASCII bytes"):
+        train_own(second, "other", f"data.mode={mode}", "data.holdout=0", "run.budget.steps=40", *drift)
+    compared = run_here("data", "compare", f"cache/tokens/{reference}", "other", cwd=tmp_path)
+    if mode == "cache":
+        assert "major drift" in compared.stdout
+        assert "figures of tokens are not compared: the tokenizers differ" in compared.stdout
+    else:
+        assert "the run streams its data" in compared.stderr

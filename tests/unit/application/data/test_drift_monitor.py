@@ -53,6 +53,23 @@ def test_data_that_did_not_drift_are_not_reported(reference):
     assert published == []
 
 
+def test_tokens_of_another_tokenizer_are_no_drift(reference):
+    """A run whose tokenizer is not that of the reference is compared by its texts, and says so once."""
+    published, told = [], []
+    other = DriftMonitor(
+        "march", reference, published.append, stops=True, every=100, has_same_tokens=lambda: False, report=told.append
+    )
+    texts, ids, offsets, hashes = documents(1, 400)
+    for _ in range(2):
+        other.add(texts, ids * 3 + 7, offsets, hashes)
+    assert told == [
+        "figures of tokens are not compared with march, which is not known to have the tokenizer of this run"
+    ]
+    same = DriftMonitor("march", reference, published.append, stops=True, every=100)
+    with pytest.raises(DataError, match="frequent tokens"):
+        same.add(texts, ids * 3 + 7, offsets, hashes)
+
+
 def test_major_drift_stops_the_run(reference):
     """With the action stop, both a whole profile and a stream raise an error that names the figures, published too."""
     published = []

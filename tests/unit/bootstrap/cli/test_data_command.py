@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -12,16 +13,19 @@ from holdfast.adapters.key_provider.environment import EnvironmentKeyProvider
 from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.wiring.version_store import VersionStore
+from holdfast.domain.data.dataset_version import DatasetVersion, Step, VersionSource, VersionTotals
+from holdfast.domain.data.drift import OF_TOKENS
 from holdfast.domain.data.profile import Profile, ProfileBuilder
 from holdfast.ports.token_source import Tokens
 from tests.support.profiles import documents
-from tests.support.run_folders import make_run
+from tests.support.run_folders import STARTED, make_run
 
 _VOID = {"meta"}
 
 
-def fill(root, name, *, encryption=None, with_profile=True, **options):
-    """Write a dataset of two shards into the token cache ``root``."""
+def fill(root, name, *, encryption=None, with_profile=True, tokenizer="ours", **options):
+    """Write a dataset of two shards into the token cache ``root``, and the version that names its ``tokenizer``."""
     cache = DiskTokenCache(root, name, encryption=encryption)
     for seed in (len(name), len(name) + 50):
         texts, ids, offsets, hashes = documents(seed, 150, **options)
@@ -31,6 +35,10 @@ def fill(root, name, *, encryption=None, with_profile=True, **options):
             builder.add(texts, ids, offsets, hashes)
             meta["profile"] = builder.to_json()
         cache.put(f"{seed:06d}", [Tokens(ids, offsets, hashes)], meta)
+    if tokenizer is not None:
+        steps = [Step("tokenizer", "tokenizers", "1", tokenizer)]
+        source, totals = VersionSource(name, name), VersionTotals(300, 300, 1, 1, 1)
+        VersionStore(root).add(DatasetVersion(f"id-{name}", "2026-11-25", [], source, name, steps, totals))
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +117,26 @@ def test_planted_drift_fails_a_pipeline(root, tmp_path, capsys):
     assert page.svgs == 8
 
 
+@pytest.mark.parametrize(
+    ("theirs", "why"),
+    [("another", "the tokenizers differ"), (None, "the cache does not record the tokenizer of april")],
+)
+def test_tokens_of_two_tokenizers_are_not_compared(theirs, why, tmp_path, capsys):
+    """Ids and lengths in tokens say nothing about the documents then, so only figures of texts are compared."""
+    root, page = tmp_path / "tokens", tmp_path / "page.html"
+    fill(root, "march", tokenizer="ours")
+    fill(root, "april", tokenizer=theirs)
+    arguments = ["data", "compare", str(root / "march"), str(root / "april")]
+    assert main([*arguments, "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[-2:] == [f"figures of tokens are not compared: {why}", "no drift in 6 figures"]
+    assert f"figures of tokens are not compared: {why}" in page_of(page).text
+    assert main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert not result["same_tokenizer"]
+    assert not {figure["name"] for figure in result["figures"]} & set(OF_TOKENS)
+
+
 def test_two_samples_pass_a_pipeline(root, capsys):
     """Two versions of one corpus end with exit code 0, and JSON has each figure with its level."""
     arguments = ["data", "compare", str(root / "march"), str(root / "april-24"), "--fail-on", "drift", "--json"]
@@ -122,7 +150,7 @@ def test_two_samples_pass_a_pipeline(root, capsys):
     ("name", "code", "message"),
     [
         ("", 2, "holds 4 datasets: name the folder of one"),
-        ("may", 2, "is not the folder of a dataset"),
+        ("may", 3, "there is no version 'may'"),
         ("../nowhere", 2, "is not the folder of a dataset"),
         ("old-data", 3, "has no profile, as an earlier version made it"),
     ],
@@ -187,8 +215,14 @@ def test_rejected_records_of_a_run_are_asked_for_by_its_name(tmp_path, capsys, m
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "runs" / "mine")
     (tmp_path / "mine").mkdir()
-    assert main(["data", "rejects", "mine"]) == 3
-    assert "runs/mine/run.json names no version of data" in capsys.readouterr().err
+    for record, why in (
+        ({}, "made by an earlier Holdfast"),
+        ({"auto": {"data.mode": {"value": "stream", "reason": "large"}}}, "the run streams its data"),
+        ({"start": {"time": STARTED, "phase": "looking", "error": "no space"}}, "its start ended before.* .no space"),
+    ):
+        make_run(tmp_path / "runs" / "mine", **record)
+        assert main(["data", "rejects", "mine"]) == 3
+        assert re.search(f"runs/mine/run.json names no version of data: .*{why}", capsys.readouterr().err)
     rejecting(tmp_path / "mine")
     assert main(["data", "rejects", "mine"]) == 0
     assert "mine/march: 3 records left out" in capsys.readouterr().out
