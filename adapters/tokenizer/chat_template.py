@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from tokenizers import Tokenizer as Core
 from typing_extensions import override
 
-from holdfast.adapters.tokenizer.document_frame import CONFIG
+from holdfast.adapters.tokenizer.document_frame import CONFIG, TOKEN_NAMES
 from holdfast.adapters.tokenizer.hf_core import special_ids
 from holdfast.adapters.tokenizer.hidden_specials import HiddenSpecials
 from holdfast.adapters.tokenizer.supervised_ids import RenderedEncoder
@@ -40,7 +40,6 @@ _RENDERING = 1  # raise it when the same conversations give other ids or masks
 _THOUGHT = re.compile(r"(\s*<think>)?((?:(?!<think>).)*?)</think>(.*)", re.DOTALL)
 _TRAINING_DATE = date(2024, 7, 26)
 _FORMAT = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
-_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _ASKED = ChatMessage(MessageRole.USER, "a")
 _SAID = ChatMessage(MessageRole.ASSISTANT, _MARK)
 _CALLED = ChatMessage(MessageRole.ASSISTANT, "", tool_calls=(ToolCall("a", {"a": _MARK}, "aaaaaaaaa"),))
@@ -286,7 +285,7 @@ def template_in(files: Mapping[str, bytes]) -> tuple[str, Mapping[str, str]] | N
         source = next((each["template"] for each in source if each.get("name") == "default"), None)
     if not isinstance(source, str):
         return None
-    found = {name: config[name] for name in _TOKEN_NAMES if config.get(name) is not None}
+    found = {name: config[name] for name in TOKEN_NAMES if config.get(name) is not None}
     return source, {name: token["content"] if isinstance(token, dict) else token for name, token in found.items()}
 
 
@@ -302,7 +301,7 @@ def files_with_template(
     if source is None and own is None:
         return None
     text = own[0] if source is None and own is not None else source
-    tokens = {name: known[name] for name in _TOKEN_NAMES if known.get(name) is not None}
+    tokens = {name: known[name] for name in TOKEN_NAMES if known.get(name) is not None}
     merged = {**tokens, **config}
     merged.pop("chat_template", None)
     content = json.dumps(merged, indent=2, ensure_ascii=False)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     AddBos = bool | Literal["auto"]
 
 CONFIG = "tokenizer_config.json"
+TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _FLAGS = ("add_bos_token", "add_eos_token")
 _PROBES = ("a", "the", "1", "\u4e00")
 
@@ -65,7 +66,7 @@ def settle_frame(
         is_ended = core.encode(_PROBES[0], add_special_tokens=True).ids[-1:] == [end_of_text]
         chosen = DocumentFrame((), (end_of_text,) if is_ended else ())
     else:
-        bos = core.token_to_id(token) if (token := _token_named(config_in(config), "bos_token")) else None
+        bos = core.token_to_id(token) if (token := token_named(config_in(config), "bos_token")) else None
         if bos is None:
             msg = f"tokenizer.add_bos is true, but {name} has no bos_token: leave it out, or name it in {CONFIG}"
             raise ConfigurationError(msg)
@@ -94,7 +95,7 @@ def with_frame(files: Mapping[str, bytes], core: Tokenizer, frame: DocumentFrame
     record, config = json.loads(files["tokenizer.json"]), dict(config_in(files))
     record["post_processor"] = json.loads(core.to_str())["post_processor"]
     for flag, ids in zip(_FLAGS, frame, strict=True):
-        token = _token_named(config, flag.removeprefix("add_"))
+        token = token_named(config, flag.removeprefix("add_"))
         is_usual = not ids or (token is not None and ids == (core.token_to_id(token),))
         config.pop(flag, None)
         if is_usual and len(frame.prefix) <= 1 and len(frame.suffix) <= 1:
@@ -106,7 +107,15 @@ def with_frame(files: Mapping[str, bytes], core: Tokenizer, frame: DocumentFrame
     }
 
 
-def _token_named(config: Mapping[str, object], name: str) -> str | None:
+def named_tokens(files: Mapping[str, bytes], core: Tokenizer, frame: DocumentFrame) -> Mapping[str, object]:
+    """Return the special tokens by their names in the configuration among ``files``, and that which begins a text."""
+    begin = {"bos_token": core.id_to_token(frame.prefix[0])} if len(frame.prefix) == 1 else {}
+    config = config_in(files)
+    return begin | {name: config[name] for name in TOKEN_NAMES if config.get(name) is not None}
+
+
+def token_named(config: Mapping[str, object], name: str) -> str | None:
+    """Return the text of the token ``name`` in a configuration, None if it names none."""
     token = config.get(name)
     if isinstance(token, dict):
         token = token.get("content")

@@ -111,9 +111,10 @@ def fingerprint_of(core: Tokenizer, end_of_text: int, around: Sequence[Sequence[
     return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def files_of(core: Tokenizer, end_of_text: str) -> Mapping[str, bytes]:
-    """Return the files that ``AutoTokenizer`` loads ``core`` from."""
+def files_of(core: Tokenizer, end_of_text: str, named: Mapping[str, object]) -> Mapping[str, bytes]:
+    """Return the files that ``AutoTokenizer`` loads ``core`` from; ``named`` are its further special tokens by name."""
     config = {
+        **named,
         "clean_up_tokenization_spaces": False,
         "eos_token": end_of_text,
         "tokenizer_class": "PreTrainedTokenizerFast",

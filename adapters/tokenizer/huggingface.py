@@ -6,8 +6,7 @@ import json
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 import numpy as np
 from typing_extensions import override
@@ -18,12 +17,18 @@ from holdfast.adapters.tokenizer import hf_core as core
 from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
 from holdfast.adapters.tokenizer.chat_template import (
     JinjaChatTemplate,
-    files_beside,
     files_with_template,
     source_with_tools_in,
     template_in,
 )
-from holdfast.adapters.tokenizer.document_frame import config_in, contradiction, settle_frame, with_frame
+from holdfast.adapters.tokenizer.document_frame import (
+    config_in,
+    contradiction,
+    named_tokens,
+    settle_frame,
+    with_frame,
+)
+from holdfast.adapters.tokenizer.model_tokenizer import TokenizerSource, parts_of, parts_of_file, published_parts
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, SurroundsDocuments, Tokenizer
 
@@ -68,14 +73,14 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         self._end_of_text = self._core.get_vocab(with_added_tokens=True)[token]
         known = (files if beside is None else beside) or {}
         frame = settle_frame(self._core, name, add_bos, known, self._end_of_text)
-        if add_bos == "auto" and (sentence := contradiction(config_in(known), frame.prefix)) is not None:
-            report(sentence)
         self._around = frame.with_end(self._end_of_text)
         core.check_special_tokens(self._core, name, self._end_of_text)
         self._vocabulary_size = 1 + max(self._core.get_vocab(with_added_tokens=True).values())
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
         self._encoder = ChosenEncoder(self._core, dtype, backend=backend, report=report)
-        self._files = files if files is not None else core.files_of(self._core, token)
+        self._files = (
+            files if files is not None else core.files_of(self._core, token, named_tokens(known, self._core, frame))
+        )
         if add_bos != "auto":
             self._files = with_frame(self._files, self._core, frame)
         self._templates = self._files if beside is None else beside
@@ -88,28 +93,31 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         revision: str | None = None,
         *,
         add_bos: AddBos = "auto",
+        loader: Literal["file", "transformers"] = "file",
         backend: str = "auto",
         report: Callable[[str], object] = lambda _: None,
         follows_model: bool = False,
     ) -> Self:
         """Return the tokenizer of a ``tokenizer.json``, a model folder or a model on the Hugging Face hub.
 
-        Code that comes with a model is never run. ``add_bos`` is as for the class. ``follows_model`` says that the user
-        chose the model and not a tokenizer, for messages. Raises ``ConfigurationError`` if the tokenizer does not exist
-        or cannot be loaded.
+        Code that comes with a model is never run. ``add_bos`` is as for the class. ``loader`` is ``file`` to encode as
+        the ``tokenizer.json`` of a model says, or ``transformers`` to encode as ``AutoTokenizer`` makes of it.
+        ``follows_model`` says that the user chose the model and not a tokenizer, for messages. Raises
+        ``ConfigurationError`` if the tokenizer does not exist or cannot be loaded.
         """
         file = _own_file(Path(path).expanduser())
-        if not file.exists() and (names_folder(path) or file.suffix == ".json"):
-            msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a folder or a hub name"
-            if follows_model:
-                msg = f"there is no folder {path}: set model.path to a model folder or a hub name"
-            raise ConfigurationError(msg)
+        _check_exists(file, path, follows_model=follows_model)
         if file.is_file():
-            parts = _parts_of_file(file, path)
+            parts = parts_of_file(file, path)
+            config = config_in(parts["beside"])
         else:
-            where = str(file) if file.is_dir() else path
-            parts = _parts_of(_model_tokenizer(where, revision, name=path, follows_model=follows_model))
-        return cls(**parts, name=path, add_bos=add_bos, backend=backend, report=report)
+            source = TokenizerSource(str(file) if file.is_dir() else path, revision, path)
+            model, config = source.load(follows_model=follows_model), source.config()
+            parts = parts_of(model) if loader == "transformers" else published_parts(source, model, report)
+        made = cls(**parts, name=path, add_bos=add_bos, backend=backend, report=report)
+        if add_bos == "auto" and (sentence := contradiction(config, made.around[0])) is not None:
+            report(sentence)
+        return made
 
     @property
     def backend(self) -> str:
@@ -199,43 +207,13 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
             (folder / name).write_bytes(content)
 
 
-def _check_has_files(model: Any) -> None:
-    # as transformers returns for a folder without a tokenizer, for some types of models
-    if getattr(model, "is_fast", False) and not set(model.get_vocab()) - set(model.all_special_tokens):
-        msg = "there are no files of a tokenizer"
-        raise ValueError(msg)
-
-
-def _parts_of(model: Any) -> dict[str, Any]:
-    usual = next((token for token in core.USUAL_ENDS if token in model.get_vocab()), None)
-    if model.eos_token is None and usual is not None:
-        model.add_special_tokens({"eos_token": usual})
-    with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        saved = sorted(file for file in Path(folder).rglob("*") if file.is_file())
-        files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in saved}
-    return {"serialized": model.backend_tokenizer.to_str(), "end_of_text": model.eos_token, "files": files}
-
-
-def _parts_of_file(file: Path, name: str) -> dict[str, Any]:
-    try:
-        end_of_text = _configured_end(file.with_name("tokenizer_config.json"))
-        return {
-            "serialized": file.read_text(encoding="utf-8"),
-            "end_of_text": end_of_text,
-            "beside": files_beside(file),
-        }
-    except (OSError, ValueError) as error:
-        msg = f"the tokenizer {name} cannot be read ({error}): name a tokenizer.json"
-        raise ConfigurationError(msg) from error
-
-
-def _configured_end(file: Path) -> str | None:
-    if not file.is_file():
-        return None
-    token = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
-    found: str | None = token["content"] if isinstance(token, dict) else token
-    return found
+def _check_exists(file: Path, path: str, *, follows_model: bool) -> None:
+    if file.exists() or not (names_folder(path) or file.suffix == ".json"):
+        return
+    msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a folder or a hub name"
+    if follows_model:
+        msg = f"there is no folder {path}: set model.path to a model folder or a hub name"
+    raise ConfigurationError(msg)
 
 
 def _own_file(path: Path) -> Path:
@@ -245,33 +223,3 @@ def _own_file(path: Path) -> Path:
     except (OSError, ValueError, AttributeError):
         return path
     return path / "tokenizer.json" if is_own and (path / "tokenizer.json").is_file() else path
-
-
-def _model_tokenizer(path: str, revision: str | None, *, name: str, follows_model: bool) -> Any:
-    # takes three seconds, torch included, and is not needed for a tokenizer.json
-    from transformers import AutoTokenizer
-
-    from holdfast.adapters.shared.network.hub import reached, refusal
-
-    try:
-        options = {"revision": revision, **reached(path, revision)}
-        model = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
-        _check_has_files(model)
-    except ConfigurationError:
-        raise
-    except Exception as error:  # its errors have no common type
-        reason = refusal(error, path) or (str(error).strip() or type(error).__name__).splitlines()[0]
-        msg = (
-            f"the tokenizer {name} cannot be loaded ({reason}): name a tokenizer.json, a folder with a tokenizer or a "
-            "model on the Hugging Face hub whose tokenizer needs no code of its own"
-        )
-        if follows_model:
-            msg = (
-                f"the model {name} comes with no tokenizer that can be loaded ({reason}): set tokenizer.path to the "
-                "tokenizer that the model was trained with"
-            )
-        raise ConfigurationError(msg) from error
-    if not getattr(model, "is_fast", False):
-        msg = f"the tokenizer {name} exists in Python only, which is too slow: use one that has a tokenizer.json"
-        raise ConfigurationError(msg)
-    return model

@@ -105,7 +105,7 @@ def _tokenizer_of_model(settings: TrainSettings) -> Tokenizer | None:
     model: Any = settings.model
     try:
         chosen = settings.tokenizer
-        options = chosen.model_dump(include={"add_bos"}) if isinstance(chosen, BackendSettings) else {}
+        options = chosen.model_dump(include={"add_bos", "loader"}) if isinstance(chosen, BackendSettings) else {}
         tokenizer: Tokenizer = load(model.path, revision=model.revision, backend="huggingface", **options)
     except ConfigurationError:
         return None

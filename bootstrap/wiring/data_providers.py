@@ -69,6 +69,7 @@ def tokenizers(
             chosen.path,
             revision=chosen.revision,
             add_bos=chosen.add_bos,
+            loader=chosen.loader,
             backend=chosen.backend,
             report=report,
             follows_model=chosen.follows_model,

@@ -24,6 +24,11 @@ class BackendSettings(Section):
         description="Whether documents and prompts begin with the tokenizer's bos_token; auto puts the tokens around "
         "them that the tokenizer's own post-processor has, false none but end-of-text after a document.",
     )
+    loader: Literal["file", "transformers"] = Field(
+        default="file",
+        description="What encodes if the tokenizer.json of a model and transformers' AutoTokenizer give different ids: "
+        "the file, which models are published with, or transformers.",
+    )
     backend: Literal["auto", "huggingface", "tiktoken", "gigatoken"] = Field(
         default="auto",
         description="Library that encodes text; the ids are the same with each; auto uses the fastest one that is "
@@ -84,7 +89,7 @@ TokenizerSettings = Annotated[
 ]
 
 
-FORMER_VALUES = {"add_bos": False}
+FORMER_VALUES = {"add_bos": False, "loader": "transformers"}
 """What earlier versions did, in whose records these settings are not."""
 
 
