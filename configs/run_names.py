@@ -8,6 +8,7 @@ import re
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.secret_masking import mask, mask_url
 from holdfast.configs.settings import TrainSettings, usual_settings
+from holdfast.domain.built_in import ATTENTION, LOSSES
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,24 +25,26 @@ if TYPE_CHECKING:
 QUICKSTART = "default"
 # What a resumed run may not change: another value here makes it another run.
 _IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.algorithm")
-_FREE = (
-    *(
-        "data.label",
-        "data.lineage",
-        "data.prefetch",
-        "data.prefetch_samples",
-        "data.workers",
-        "data.cache",
-        "data.retry",
-        "data.epochs",
-        "data.on_error",
-        "data.grow",
-    ),
-    *("tokenizer.backend", "tokenizer.allow_other"),  # all backends give the same ids, and it is asked at the beginning
-    "data.exclude",  # from then on
-    *("data.drift", "data.validation.max_rejected"),  # they only decide whether the run ends
-    "model.compile",  # compiled layers train the same model
+_FREE: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("data.label", "data.lineage"), "they describe the data"),
+        **dict.fromkeys(("data.prefetch", "data.prefetch_samples", "data.workers"), "they only read ahead"),
+        **dict.fromkeys(("data.cache", "data.retry"), "tokens are the same wherever they are kept or read again"),
+        **dict.fromkeys(("data.epochs", "data.on_error", "data.grow", "data.exclude"), "from then on"),
+        **dict.fromkeys(("data.drift", "data.validation.max_rejected"), "they only decide whether the run ends"),
+        "tokenizer.backend": "all backends give the same ids",
+        **dict.fromkeys(("tokenizer.allow_other", "model.trust_remote_code", "model.trust_pickle"), "permissions"),
+        "model.compile": "compiled layers train the same model, up to rounding",
+        "model.gradient_checkpointing": "the same activations are computed again, up to rounding",
+    }
 )
+"""What a resumed run may change within the settings above, and why."""
+_FREE_AMONG: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"model.attention": ("auto", *ATTENTION), "model.loss": LOSSES}  # they compute the same, up to rounding
+)
+"""Values between which a resumed run may change; one of another package may compute something else."""
+# a run that an earlier version began is named by these too
+_ONCE_IN_NAMES = ("model.gradient_checkpointing", "model.trust_remote_code", "model.trust_pickle", *_FREE_AMONG)
 # the place of files is not part of their identity, but runs are named by it
 _FREE_OF_SOURCES = re.compile(r"data\.sources\..*\.(retry\..*|path)")
 _PATH_OF_SOURCE = re.compile(r"data\.sources\..*\.path")
@@ -51,9 +55,11 @@ _GLOB = re.compile(r"[*?\[\]{}]")
 _LONGEST_WORD = 40
 
 
-def is_identity(key: str) -> bool:
-    """Return whether a change of the setting ``key`` makes another run."""
-    return is_below(key, _IDENTITY) and not (is_below(key, _FREE) or _FREE_OF_SOURCES.fullmatch(key))
+def is_identity(key: str, *values: object) -> bool:
+    """Return whether a change of the setting ``key`` between ``values`` makes another run."""
+    if values and all(value in _FREE_AMONG.get(key, ()) for value in values):
+        return False
+    return is_below(key, _IDENTITY) and not (is_below(key, tuple(_FREE)) or _FREE_OF_SOURCES.fullmatch(key))
 
 
 def source_of_path(key: str) -> str | None:
@@ -74,10 +80,13 @@ def names_itself(settings: TrainSettings) -> bool:
 def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]) -> str:
     """Return the automatic name of a run, made of its data or model and a hash of the settings that identify it.
 
+    A folder that an earlier version named by more settings keeps its name.
     The quickstart's name is ``default``. If an earlier version without automatic names has left the same run under
     ``default``, this name is kept; ``restore`` returns the settings from the record of that run.
     """
-    name = _name_of(settings)
+    name, former = _name_of(settings), _name_of(settings, _ONCE_IN_NAMES)
+    if not Path("runs", name).exists() and Path("runs", former).exists():
+        return former
     record = Path("runs", QUICKSTART, "run.json")
     if name != QUICKSTART and not Path("runs", name).exists() and record.is_file():
         try:
@@ -90,8 +99,8 @@ def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]
     return name
 
 
-def _name_of(settings: TrainSettings) -> str:
-    identity = _identity(settings)
+def _name_of(settings: TrainSettings, also: tuple[str, ...] = ()) -> str:
+    identity = _identity(settings, also)
     if identity == _identity(TrainSettings()):
         return QUICKSTART
     named = {_FORMER.get(key, key): value for key, value in identity.items()}
@@ -99,12 +108,19 @@ def _name_of(settings: TrainSettings) -> str:
     return f"{_word(settings)}-{digest}"
 
 
-def _identity(settings: TrainSettings) -> dict[str, Any]:
-    """Return the settings that identify a run, by dotted key; defaults are left out, so settings can be added."""
+def _identity(settings: TrainSettings, also: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the settings that identify a run, and those named ``also``, by dotted key.
+
+    Defaults are left out, so settings can be added.
+    """
     plain = mask(_chosen(settings, usual_settings(settings.data.kind)), mask_url)
     found = {".".join(path): value for path, value in leaves(plain)}
     kinds = {f"{section}.kind": getattr(settings, section).kind for section in _KINDS}
-    return {key: value for key, value in (found | kinds).items() if is_identity(key) or _PATH_OF_SOURCE.fullmatch(key)}
+    return {
+        key: value
+        for key, value in (found | kinds).items()
+        if is_identity(key, value) or key in also or _PATH_OF_SOURCE.fullmatch(key)
+    }
 
 
 def _chosen(value: Any, reference: Any = None) -> Any:

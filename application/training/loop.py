@@ -187,5 +187,6 @@ def does_not_fit(error: OutOfMemory | StepTorn, rows: int) -> OutOfMemory:
     """Return the error of a step that cannot be repeated in smaller micro-batches than ``rows``."""
     msg = f"a step does not fit into memory in micro-batches of {rows} rows: {error}"
     if rows == 1:
-        msg += "; recompute activations (model.gradient_checkpointing=full), or choose a smaller model or shorter rows"
+        msg += "; recompute activations (model.gradient_checkpointing=full), or begin another run with a smaller model "
+        msg += "or shorter rows"
     return OutOfMemory(msg)

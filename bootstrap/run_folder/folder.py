@@ -35,7 +35,7 @@ _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 _SECTIONS = ("run", "data", "model")
 # Further settings that must be equal on all ranks of a run.
-_EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
+_EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store", "model.gradient_checkpointing")
 
 
 @final
@@ -81,7 +81,7 @@ class RunFolder:
         else:
             self.settings_before = self.record["settings"]
             changes = _changes_since(self.record["settings"], settings)
-            refused = [key for key in changes if _makes_another_run(key, settings)]
+            refused = [key for key in changes if _makes_another_run(key, changes[key], settings)]
             if refused:
                 # another kind has other settings, which the user has not changed
                 key = min(refused, key=lambda key: not key.endswith(".kind"))
@@ -363,13 +363,13 @@ def is_for_all_ranks(key: str) -> bool:
     return is_identity(key) or is_below(key, _EVERYONES)
 
 
-def _makes_another_run(key: str, settings: Mapping[str, Any]) -> bool:
+def _makes_another_run(key: str, values: tuple[Any, Any], settings: Mapping[str, Any]) -> bool:
     """Return whether a run cannot continue with another value of ``key``; file contents are compared elsewhere."""
     if key == "data.path":
         return not _is_of_files(settings["data"])
     if (name := source_of_path(key)) is not None:
         return not _is_of_files((settings["data"].get("sources") or {}).get(name) or {})
-    return is_identity(key)
+    return is_identity(key, *values)
 
 
 def _is_of_files(source: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _SETTING = "optimizer.micro_batch"
 _OF_NO_WEIGHT = ("data", "deterministic", _SETTING, "processor", "threads", "torch")
+_OF_THE_MODEL = ("model.loss", "model.gradient_checkpointing")  # counted with the settings of the model
 
 
 def begin_micro_batch(
@@ -118,7 +119,11 @@ def _key(parts: ModelParts) -> str:
         [
             f"{hardware.num_parameters} parameters (model {model})",
             f"{settings.data.row_length} tokens",
-            *(f"{name} {value}" for name, value in found.items() if value and name not in _OF_NO_WEIGHT),
+            *(
+                f"{name} {value}"
+                for name, value in found.items()
+                if value and name not in (*_OF_NO_WEIGHT, *_OF_THE_MODEL)
+            ),
             f"algorithm {plain['optimizer'].get('algorithm')}",
             *([memory] if memory else []),
         ]

@@ -38,6 +38,8 @@ def conditions(
         "optimizer.sharding": optimizer.sharding,
         "optimizer.offload": str(optimizer.offload),
         "model.attention": chosen["model.attention"],
+        "model.loss": settings.model.loss,
+        "model.gradient_checkpointing": settings.model.gradient_checkpointing,
         "optimizer.micro_batch": str(micro_batch),
         "model.compile": settings.model.compile,
         "device": device if is_cpu else torch.get_device_module(device).get_device_name(),

@@ -32,7 +32,8 @@ _ADVICE: Sequence[tuple[type[BaseException], Sequence[str]]] = (
         MemoryError,
         (
             "memory.json lists what uses the memory of this machine: end other programs that need it",
-            "lower data.shuffle_tokens and data.prefetch, or set state_store.background=false",
+            "lower data.prefetch, or set state_store.background=false",
+            "lower data.shuffle_tokens, which makes it a different run",
         ),
     ),
     (

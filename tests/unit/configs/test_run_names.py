@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from holdfast.application.training.loop import does_not_fit
 from holdfast.configs.rendering import dump_settings
+from holdfast.configs.run_names import is_identity
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import DataError, NonFiniteGradients, OutOfMemory
+from holdfast.domain.fault_tolerance.remedies import remedies_for
 
 DATA = ("data.kind=files", "data.path=texts")
 
@@ -53,6 +58,8 @@ def test_a_name_that_is_given_is_kept():
         "model.kind=decoder",
         "run.seed=1",
         "optimizer.algorithm=lion",
+        "model.attention=of_a_package",
+        "model.loss=of_a_package",
     ],
 )
 def test_what_a_resume_may_not_change_names_another_run(change):
@@ -71,11 +78,36 @@ def test_what_a_resume_may_not_change_names_another_run(change):
         "state_store.keep=9",
         "tokenizer.backend=huggingface",
         "monitors=[jsonl]",
+        "model.gradient_checkpointing=full",
+        "model.attention=eager",
+        "model.loss=plain",
     ],
 )
 def test_what_a_resume_may_change_continues_the_run(change):
     """The same command with a longer budget, another rate or other care finds the run that it began."""
     assert name_of(*DATA, change) == name_of(*DATA)
+
+
+def test_a_run_keeps_the_name_that_it_got_by_more_settings(home):
+    """A run whose folder was named by a setting that is free by now continues there, and no other run does."""
+    chosen = (*DATA, "model.gradient_checkpointing=full", "model.loss=plain")
+    former = "texts-8e243484"
+    assert name_of(*chosen) == name_of(*DATA) != former
+    (home / "runs" / former).mkdir(parents=True)
+    assert name_of(*chosen) == former
+    assert name_of(*DATA) != former
+
+
+def test_what_a_message_recommends_continues_the_run():
+    """No advice names a setting that a run which has begun may not change, unless it says that it is another run."""
+    advice = [*remedies_for(OutOfMemory()), *str(does_not_fit(OutOfMemory("m"), 1)).split(", or ")]
+    advice += [*remedies_for(MemoryError()), *remedies_for(NonFiniteGradients()), *remedies_for(DataError())]
+    found = {}
+    for words in advice:
+        if "other run" not in words and "different run" not in words:
+            found |= dict(re.findall(r"\b((?:data|tokenizer|model|optimizer|run)\.[a-z_.]*[a-z])(?:=(\w+))?", words))
+    assert found.keys() >= {"optimizer.micro_batch", "model.gradient_checkpointing", "data.prefetch"}
+    assert [name for name, value in found.items() if is_identity(name, "auto", value)] == []
 
 
 @pytest.mark.parametrize("spelling", ["./texts", "texts/", "others/../texts", "{home}/texts", "[texts]"])

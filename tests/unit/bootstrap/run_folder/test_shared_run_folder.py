@@ -13,7 +13,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, StateError
 
 SETTINGS = {
-    "model": {"kind": "decoder"},
+    "model": {"kind": "decoder", "attention": "auto", "loss": "auto", "gradient_checkpointing": "none"},
     "optimizer": {"learning_rate": 0.1},
     "run": {"seed": 1, "cache_dir": None},
     "data": {"path": "text", "workers": None},
@@ -134,7 +134,8 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default_there(tmp_path, re
 @pytest.mark.parametrize(
     ("theirs", "named"),
     [
-        ({"model": {"kind": "huggingface"}}, "model.kind"),
+        ({"model": SETTINGS["model"] | {"kind": "huggingface"}}, "model.kind"),
+        ({"model": SETTINGS["model"] | {"gradient_checkpointing": "full"}}, "model.gradient_checkpointing"),
         ({"optimizer": {"learning_rate": 0.2}}, "optimizer.learning_rate"),
         ({"run": {"seed": 2}}, "run.seed"),
         ({"run": {"seed": 1, "budget": {"steps": 9}}}, "run.budget.steps"),
@@ -158,3 +159,16 @@ def test_a_run_of_a_newer_rule_is_refused(tmp_path):
         folder.begin(SETTINGS)
         with pytest.raises(StateError, match="began with a newer holdfast"):
             folder.rules()
+
+
+def test_a_run_continues_with_what_computes_the_same_and_with_nothing_else(tmp_path):
+    """Built-in attention and loss may change, and recomputed activations; those of a package make another run."""
+    begun(tmp_path)
+    for changes in ({"attention": "eager"}, {"attention": "sdpa", "loss": "plain"}, {"gradient_checkpointing": "full"}):
+        with closing(RunFolder(tmp_path)) as folder:
+            folder.begin({**SETTINGS, "model": SETTINGS["model"] | changes})
+            folder.write()
+    for name in ("attention", "loss"):
+        model = SETTINGS["model"] | {"gradient_checkpointing": "full", name: "of_a_package"}
+        with closing(RunFolder(tmp_path)) as folder, pytest.raises(ConfigurationError, match=f"model.{name} was"):
+            folder.begin({**SETTINGS, "model": model})
