@@ -34,13 +34,14 @@ class Document:
 
     Positions are integers that each source defines itself; they increase along a file, from the unit's ``start``.
     ``fields`` are the other fields of its record that were requested from the source, as JSON values; a field that the
-    record lacks is absent, and None means that none were requested.
+    record lacks is absent, and None means that none were requested. ``warnings`` say what of its record is not used.
     """
 
     text: str
     start: int
     end: int
     fields: Mapping[str, object] | None = field(default=None, compare=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,14 @@ _RENDERING = 1  # raise it when the same conversations give other ids or masks
 _THOUGHT = re.compile(r"(\s*<think>)?((?:(?!<think>).)*?)</think>(.*)", re.DOTALL)
 _TRAINING_DATE = date(2024, 7, 26)
 _FORMAT = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+_TAKEN = frozenset(
+    {
+        *("conversation", "messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"),
+        *("tokenize", "sanitize_control_tokens", "padding", "truncation", "max_length"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    }
+)
+"""Arguments of transformers that are no variables of a template."""
 _ASKED = ChatMessage(MessageRole.USER, "a")
 _SAID = ChatMessage(MessageRole.ASSISTANT, _MARK)
 _CALLED = ChatMessage(MessageRole.ASSISTANT, "", tool_calls=(ToolCall("a", {"a": _MARK}, "aaaaaaaaa"),))
@@ -159,7 +167,11 @@ class JinjaChatTemplate(ChatTemplate):
             tuple(self._hidden_message(message) for message in conversation.messages[: chosen[-1] + 2]),
             tuple(self._hidden.hide(conversation.tools)),
         )
-        render = partial(self._render, tools=hidden.tools, is_training=True)
+        for name in conversation.options:
+            if name in _TAKEN or name not in self._source_with_tools + self._source:
+                msg = f"has {name!r} in chat_template_kwargs, which is no variable of the chat template: take it out"
+                raise DataError(msg)
+        render = partial(self._render, tools=hidden.tools, options=conversation.options, is_training=True)
         try:
             return render_replies(hidden, chosen, render, self._marks)
         except _RefusedError as error:
@@ -185,6 +197,7 @@ class JinjaChatTemplate(ChatTemplate):
         tools: Sequence[Mapping[str, object]] = (),
         add_generation_prompt: bool = False,
         reasons: bool = True,
+        options: Mapping[str, object] = _NO_OPTIONS,
         is_training: bool = False,
     ) -> str:
         """Return the text of ``messages``, with the arguments of calls as objects, or as JSON if that is refused.
@@ -192,24 +205,25 @@ class JinjaChatTemplate(ChatTemplate):
         A template that writes objects as Python does gets JSON too.
         """
         sources = (self._undated, self._undated_with_tools) if is_training else (self._source, self._source_with_tools)
-        options: dict[str, Any] = {**self._options, "tools": tools, "add_generation_prompt": add_generation_prompt}
-        options["chat_template"] = sources[bool(tools)]
+        given: dict[str, Any] = {**self._options, **options}
         if not reasons and _NO_THOUGHT in sources[bool(tools)]:
-            options.setdefault(_NO_THOUGHT, False)
+            given.setdefault(_NO_THOUGHT, False)
+        given |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
+        given["chat_template"] = sources[bool(tools)]
         as_objects, as_text = (
             [_as_template(message, writes_arguments=each) for message in messages] for each in (False, True)
         )
         arguments = [call.arguments for message in messages for call in message.tool_calls]
         try:
-            text = self._applied(as_objects, **options)
+            text = self._applied(as_objects, **given)
         except _RefusedError:
             if not arguments:
                 raise
             with suppress(_RefusedError):
-                return self._applied(as_text, **options)
+                return self._applied(as_text, **given)
             raise
         is_python = any(each and str(each) in text and _json(each) not in text for each in arguments)
-        return self._applied(as_text, **options) if is_python else text
+        return self._applied(as_text, **given) if is_python else text
 
     def _applied(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:
         tools = options.pop("tools", ()) or None

@@ -10,7 +10,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
-from holdfast.application.data.shard_meta import ShardMetaBuilder, total_drops, total_supervised
+from holdfast.application.data.shard_meta import ShardMetaBuilder, total_drops, total_supervised, total_warnings
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.errors import ConfigurationError, DataError
@@ -81,6 +81,7 @@ class PrepareTokens:
     whole); the division follows from the source alone, so an interrupted preparation continues where it was and leaves
     the same bytes as an undisturbed one, and so do several processes that each make one ``part`` of the shards.
     ``progress`` gets the bytes done and the total, from any thread. The shards are described by ``new_profile``.
+    ``warnings`` counts the records that are used in spite of one, by reason, after a run.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class PrepareTokens:
         self._lock = Lock()
         self._cancelled = Event()
         self._done = 0
+        self.warnings: Mapping[str, int] = {}
 
     def run(self) -> Prepared:
         """Make the missing shards of the part; raises the error that prevented one, after all threads have stopped.
@@ -208,6 +210,7 @@ class PrepareTokens:
         for rejection in (rejection for meta in metas for rejection in meta["rejected"]):
             self._rejections.record(rejection)
         supervised = total_supervised(metas)
+        self.warnings = total_warnings(metas)
         prepared = Prepared(
             documents=sum(shard.num_documents for shard in made),
             tokens=sum(shard.num_tokens for shard in made),

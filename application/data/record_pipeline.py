@@ -88,6 +88,8 @@ class RecordPipeline:
                 if isinstance(item, Rejected):
                     yield item
                 elif item.text:
+                    if item.warnings:
+                        yield Warned(item, item.warnings)
                     yield Used(item, Record(item.text, item.fields or _NO_FIELDS))
             return
         for batch, end in _batches(items, self._batch_characters):
@@ -102,7 +104,8 @@ class RecordPipeline:
 
     def _apply(self, unit: Unit, documents: list[Document]) -> Iterator[Used | Warned | LeftOutDocument | Rejected]:
         results: list[Record | Dropped | Rejected | None] = [
-            Record(document.text, document.fields or _NO_FIELDS) if document.text else None for document in documents
+            Record(document.text, document.fields or _NO_FIELDS, warnings=document.warnings) if document.text else None
+            for document in documents
         ]
         for number, transform in enumerate(self._transforms):
             alive = [place for place, result in enumerate(results) if isinstance(result, Record)]

@@ -159,6 +159,14 @@ def total_drops(metas: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return dict(sorted((reason, count) for reason, count in total.items() if count))
 
 
+def total_warnings(metas: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of records of all shards that are used in spite of a warning, by reason, sorted by name."""
+    total: Counter[str] = Counter()
+    for meta in metas:
+        total.update(meta.get("warnings", {}))
+    return dict(sorted(total.items()))
+
+
 def packed(values: NDArray[Any]) -> str:
     """Return ``values``, of one dimension, as text that ``unpacked`` reads: compressed little-endian bytes."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from copy import copy
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
 _Item = TypeVar("_Item")
+
+_log = logging.getLogger(__name__)
 
 _GROUP_CHARACTERS = 1 << 21  # enough that the tokenizer's threads are busy, few enough to stay small
 
@@ -107,6 +110,7 @@ class TextReader:
         self.limit = limit
         self._profile = profile
         self._group_characters = group_characters
+        self._said: set[str] = set()
 
     @property
     def fingerprints(self) -> list[str]:
@@ -216,6 +220,8 @@ class TextReader:
         for item in self._pipeline.apply(unit, self.source.read(unit, start)):
             if isinstance(item, Warned):
                 statistics.warn(item.reasons)
+                if not is_kept:
+                    self._say(item.reasons)
                 continue
             statistics.read()
             if isinstance(item, LeftOutDocument):
@@ -228,6 +234,12 @@ class TextReader:
                 rejected(self._rejections.reject(unit, item, self.source.tell))
             else:
                 yield item
+
+    def _say(self, reasons: Iterable[str]) -> None:
+        """Log warnings about records whose counts are not kept, each once."""
+        for reason in set(reasons) - self._said:
+            self._said.add(reason)
+            _log.warning("some records are used with a warning: %s", reason)
 
     def _drop(
         self, unit: Unit, verdict: LeftOutDocument, rejected: Callable[[Record], object], statistics: ReadStatistics

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from holdfast.application.data.shard_meta import total_drops
+from holdfast.application.data.shard_meta import total_drops, total_warnings
 from holdfast.bootstrap.operations.prepare_data import place_of
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask
@@ -30,7 +30,7 @@ def reject_lines(dataset: OpenDataset, *, as_json: bool) -> Iterator[str]:
     for shard in dataset.tokens.shards():
         meta: Any = dataset.tokens.meta(shard)
         drops.update(total_drops([meta]))
-        warnings.update(meta.get("warnings", {}))
+        warnings.update(total_warnings([meta]))
         for record in meta["rejected"]:
             shown = mask(record)
             yield json.dumps(shown) if as_json else one_line(place_of(shown))

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.application.data.rejected_records import RULE
+from holdfast.application.data.shard_meta import total_warnings
 from holdfast.bootstrap.operations.open_preparation import open_preparation
 from holdfast.bootstrap.process.progress_bar import ProgressBar
+from holdfast.bootstrap.wiring.data_streams import warnings_line
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.counting import counted
@@ -66,6 +68,8 @@ def prepare_ahead(settings: TrainSettings, *, is_quiet: bool = False, part: Work
                 prepared = opened.make()
             with phases_shown(is_quiet=is_quiet) as show:
                 opened.finish(show)
+        if warnings := total_warnings([cache.meta(shard) for cache in opened.caches for shard in cache.shards()]):
+            report(warnings_line(warnings))
     versions = opened.lineage.versions.used
     return PreparedAhead(opened.folder, prepared, rejected, versions, num_missing, num_shards)
 

@@ -32,7 +32,7 @@ from holdfast.domain.training.conversation_record import completion_from, conver
 from holdfast.domain.training.preference_record import preference_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.application.data.feed import BatchStream
@@ -230,6 +230,8 @@ def prepare(
                 new_profile=ProfileBuilder,
             )
             _report_prepared(preparation.run(), report)
+            if preparation.warnings:
+                report(warnings_line(preparation.warnings))
             caches.append(cache)
             preparations.append(preparation)
         for reader, preparation in zip(readers, preparations, strict=True):
@@ -249,6 +251,12 @@ def _report_prepared(prepared: Prepared, report: Callable[[str], object]) -> Non
             f"prepared {counted(prepared.tokens, 'token')} of {counted(prepared.documents, 'document')} "
             + "; ".join([f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s", *notes])
         )
+
+
+def warnings_line(warnings: Mapping[str, int]) -> str:
+    """Return a line for a person about records that are used in spite of a warning, by reason."""
+    reasons = "; ".join(f"{reason} ({counted(count, 'record')})" for reason, count in warnings.items())
+    return f"used with a warning: {reasons}"
 
 
 def mixture_of(data: FeedSettings, seed: int) -> Mixture:

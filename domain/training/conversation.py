@@ -56,7 +56,11 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages in their order, and the tools that the model may call, each a description in JSON Schema."""
+    """Messages in their order, and the tools that the model may call, each a description in JSON Schema.
+
+    ``options`` are variables of the chat template for this conversation.
+    """
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[Mapping[str, object], ...] = ()
+    options: Mapping[str, object] = field(default_factory=lambda: _NOTHING)

@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING
 
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
+from holdfast.domain.training.record_marks import (
+    CONTENT_FIELDS,
+    REASONING_FIELDS,
+    is_trained,
+    masked_replies,
+    unused_fields,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MESSAGE_FIELDS = ("messages", "conversations")
 """The fields that hold the messages of a record, the first that is there."""
-SHARED_FIELDS = ("system", "tools")
+SHARED_FIELDS = ("system", "system_prompt", "tools", "functions", "chat_template_kwargs", "loss_mask", "mask")
 """The fields that belong to a conversation of any form."""
-RECORD_FIELDS = (
-    *MESSAGE_FIELDS,
-    *("prompt", "completion"),
-    *("instruction", "input", "output", "history"),
-    *SHARED_FIELDS,
-)
+_PROMPT_FIELDS = ("prompt", "completion")
+_INSTRUCTION_FIELDS = ("instruction", "input", "output", "history")
+RECORD_FIELDS = (*MESSAGE_FIELDS, *_PROMPT_FIELDS, *_INSTRUCTION_FIELDS, *SHARED_FIELDS)
 """All fields of a record that a conversation is made of."""
 
 _ROLES = {
@@ -38,7 +42,7 @@ _ROLES = {
     "observation": MessageRole.TOOL,
 }
 _MISSING = (None, "")  # a field that a record of a table lacks
-_REASONING = ("reasoning_content", "reasoning", "thinking")
+_OF_REPLIES = (*REASONING_FIELDS, "tool_calls", "function_call")
 
 
 def conversation_of(record: Mapping[str, object], messages_field: str | None = None) -> Conversation:
@@ -46,23 +50,36 @@ def conversation_of(record: Mapping[str, object], messages_field: str | None = N
 
     Its messages are in ``messages_field``, or in one of ``MESSAGE_FIELDS``, with the names of OpenAI or of ShareGPT;
     else they are a ``prompt`` with a ``completion``, or an ``instruction`` with its ``input`` and ``output``. The
-    fields ``system`` and ``tools`` belong to all forms. Raises ``DataError`` with a sentence that names the message.
+    fields ``SHARED_FIELDS`` belong to all forms. Raises ``DataError`` with a sentence that names the message.
     """
-    field = messages_field or next((name for name in MESSAGE_FIELDS if record.get(name) not in _MISSING), None)
-    if field is not None:
-        messages = _messages(record.get(field), field)
-    elif record.get("prompt") not in _MISSING:
+    fields = _fields_of(record, messages_field)
+    if fields[0] == "prompt":
         messages = _of_prompt(record)
-    elif record.get("instruction") not in _MISSING:
+    elif fields[0] == "instruction":
         messages = _of_instruction(record)
     else:
-        wanted = "messages, conversations, prompt with completion, or instruction with output"
-        msg = f"the record has none of the fields {wanted}: set data.text_field to the field that holds its messages"
-        raise DataError(msg)
-    system = record.get("system")
-    if isinstance(system, str) and system and not any(each.role is MessageRole.SYSTEM for each in messages):
-        messages = [ChatMessage(MessageRole.SYSTEM, system), *messages]
-    return Conversation(tuple(messages), _tools(record.get("tools")))
+        messages = _messages(record.get(fields[0]), fields[0])
+    kept = masked_replies(record, [each.is_reply for each in messages])
+    messages = [
+        replace(each, is_trained=each.is_trained and is_kept) for each, is_kept in zip(messages, kept, strict=True)
+    ]
+    tools = _all_tools(record, [message for field in fields for message in _listed(record.get(field))])
+    return Conversation((*_system(record, messages), *messages), tools, _options(record))
+
+
+def unused_in_conversation(record: Mapping[str, object], messages_field: str | None = None) -> list[str]:
+    """Return the fields of ``record``, a conversation, and of its messages that ``conversation_of`` does not read.
+
+    Empty fields do not count.
+    """
+    fields = _fields_of(record, messages_field)
+    holders = fields if fields[0] == "prompt" else fields[:1]
+    found = unused_fields(record, (*fields, *SHARED_FIELDS), holders)
+    said = [each for each in ("system", "system_prompt") if record.get(each) not in (*_MISSING, [])]
+    if said:
+        first = conversation_of(record, messages_field).messages[0].text
+        found += [each for each in said if _content(record[each], each)[0] != first]
+    return found
 
 
 def conversation_text(conversation: Conversation) -> str:
@@ -70,6 +87,8 @@ def conversation_text(conversation: Conversation) -> str:
     record: dict[str, object] = {"messages": [_to_json(message) for message in conversation.messages]}
     if conversation.tools:
         record["tools"] = conversation.tools
+    if conversation.options:
+        record["chat_template_kwargs"] = conversation.options
     return _canonical(record)
 
 
@@ -109,6 +128,20 @@ def completion_text(prompt: str, completion: str) -> str:
 def completion_from(text: str) -> tuple[str, str]:
     """Return the prompt and the completion that ``completion_text`` wrote; raises ``DataError`` for another text."""
     return completion_of(_loaded(text))
+
+
+def _fields_of(record: Mapping[str, object], messages_field: str | None) -> tuple[str, ...]:
+    """Return the fields that hold the messages of ``record``: one, or those of a form without messages."""
+    field = messages_field or next((name for name in MESSAGE_FIELDS if record.get(name) not in _MISSING), None)
+    if field is not None:
+        return (field,)
+    if record.get("prompt") not in _MISSING:
+        return _PROMPT_FIELDS
+    if record.get("instruction") not in _MISSING:
+        return _INSTRUCTION_FIELDS
+    wanted = "messages, conversations, prompt with completion, or instruction with output"
+    msg = f"the record has none of the fields {wanted}: set data.text_field to the field that holds its messages"
+    raise DataError(msg)
 
 
 def _of_prompt(record: Mapping[str, object]) -> list[ChatMessage]:
@@ -171,9 +204,14 @@ def _message(value: object, number: int) -> ChatMessage:
     if role is None:
         msg = f"message {number} has the role {name!r}: the roles are system, user, assistant and tool"
         raise DataError(msg)
-    text, thought = _content(value.get("content", value.get("value")), number)
-    reasoning = next((value[each] for each in _REASONING if value.get(each)), thought)
+    text, thought = _content(_said(value, role, number), number)
+    if role is not MessageRole.ASSISTANT and (own := next((each for each in _OF_REPLIES if value.get(each)), None)):
+        msg = f"message {number} has the role {name!r} and the field {own!r}, which only a reply has: repair the record"
+        raise DataError(msg)
+    reasoning = next((value[each] for each in REASONING_FIELDS if value.get(each)), thought)
     calls = _calls(value.get("tool_calls"), number)
+    if value.get("function_call"):
+        calls = [*calls, _call(value["function_call"], number)]
     if name == "function_call":
         text, calls = "", [_call(_parsed(text, f"message {number} is no tool call: its text is not JSON"), number)]
     found = ChatMessage(
@@ -183,7 +221,7 @@ def _message(value: object, number: int) -> ChatMessage:
         tool_calls=tuple(calls),
         name=_optional(value.get("name"), "name", number),
         tool_call_id=_optional(value.get("tool_call_id"), "tool_call_id", number),
-        is_trained=_weight(value.get("weight"), number),
+        is_trained=is_trained(value, number, is_reply=role is MessageRole.ASSISTANT),
     )
     if found.is_reply and not (found.text or found.reasoning or found.tool_calls):
         msg = f"message {number}, a reply, is empty: give it a text or leave the record out"
@@ -191,19 +229,29 @@ def _message(value: object, number: int) -> ChatMessage:
     return found
 
 
-def _content(value: object, number: int) -> tuple[str, str | None]:
-    """Return the text of a message and the reasoning in it, which may be a list of parts."""
+def _said(message: Mapping[str, object], role: MessageRole, number: int) -> object:
+    """Return the content of ``message``, by any of its names; that of a reply may be missing."""
+    found = next((message[name] for name in CONTENT_FIELDS if message.get(name) is not None), None)
+    if found is None and role is not MessageRole.ASSISTANT:
+        msg = f"message {number}, of the role {role}, has no content: give it a text, which may be empty"
+        raise DataError(msg)
+    return found
+
+
+def _content(value: object, at: int | str) -> tuple[str, str | None]:
+    """Return the text of a message, or of a field, and the reasoning in it; it may be a list of parts."""
+    place = f"message {at}" if isinstance(at, int) else f"the field {at!r}"
     if value is None or isinstance(value, str):
         return value or "", None
     if not isinstance(value, list):
-        msg = f"the content of message {number} is {_kind_of(value)}, not text: repair the record"
+        msg = f"the content of {place} is {_kind_of(value)}, not text: repair the record"
         raise DataError(msg)
     texts: dict[str, list[str]] = {"text": [], "thinking": []}
     for part in value:
         kind = "text" if isinstance(part, str) else part.get("type", "text") if isinstance(part, dict) else None
         text = part if isinstance(part, str) else part.get(kind) if isinstance(part, dict) else None
         if kind not in texts or not isinstance(text, str):
-            msg = f"message {number} holds a part of the type {kind!r}: only text can be trained on"
+            msg = f"{place} holds a part of the type {kind!r}: only text can be trained on"
             raise DataError(msg)
         texts[kind].append(text)
     return "".join(texts["text"]), "".join(texts["thinking"]) or None
@@ -231,20 +279,58 @@ def _call(value: object, number: int) -> ToolCall:
     return ToolCall(name, arguments or {}, identity if isinstance(identity, str) else None)
 
 
-def _weight(value: object, number: int) -> bool:
-    if value not in (None, 0, 1):
-        msg = f"the weight of message {number} is {value!r}: it is 1, or 0 for a reply that is not trained on"
+def _system(record: Mapping[str, object], messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Return the system message in a field of ``record``, unless ``messages`` have one."""
+    given = {name: record[name] for name in ("system", "system_prompt") if record.get(name) not in (*_MISSING, [])}
+    texts = dict.fromkeys(_content(value, name)[0] for name, value in given.items())
+    if len(texts) > 1:
+        msg = "the fields 'system' and 'system_prompt' differ: leave one out"
         raise DataError(msg)
-    return value is None or bool(value)
+    if not texts or any(each.role is MessageRole.SYSTEM for each in messages):
+        return []
+    return [ChatMessage(MessageRole.SYSTEM, text) for text in texts]
 
 
-def _tools(value: object) -> tuple[Mapping[str, object], ...]:
+def _options(record: Mapping[str, object]) -> Mapping[str, object]:
+    value = record.get("chat_template_kwargs")
+    if isinstance(value, str) and value:
+        value = _parsed(value, "the field 'chat_template_kwargs' holds text that is not JSON")
+    if value not in _MISSING and not isinstance(value, dict):
+        msg = f"the field 'chat_template_kwargs' holds {_kind_of(value)}, not an object with variables of the template"
+        raise DataError(msg)
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(value: object) -> list[object]:
+    """Return the messages in a field, which may be text in JSON; a text of another kind holds none."""
+    if isinstance(value, str) and value.startswith("[") and '"tools"' in value:
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return []
+    return value if isinstance(value, list) else []
+
+
+def _all_tools(record: Mapping[str, object], messages: Sequence[object]) -> tuple[Mapping[str, object], ...]:
+    """Return the tools of ``record``, which may also be called functions or stand in the message of the system."""
+    found = [_tools(record.get("tools"), "tools")]
+    functions = _tools(record.get("functions"), "functions")
+    found.append(tuple({"type": "function", "function": each} for each in functions))
+    found += [_tools(message.get("tools"), "tools") for message in messages if isinstance(message, dict)]
+    given = [each for each in found if each]
+    if any(each != given[0] for each in given[1:]):
+        msg = "the record describes its tools in several places, which differ: leave all but one out"
+        raise DataError(msg)
+    return given[0] if given else ()
+
+
+def _tools(value: object, field: str) -> tuple[Mapping[str, object], ...]:
     if isinstance(value, str):
-        value = _parsed(value, "the field 'tools' holds text that is not JSON") if value.strip() else None
+        value = _parsed(value, f"the field {field!r} holds text that is not JSON") if value.strip() else None
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        msg = "the field 'tools' holds no list of objects, each of which describes a tool: repair the record"
+        msg = f"the field {field!r} holds no list of objects, each of which describes a tool: repair the record"
         raise DataError(msg)
     return tuple(value)
 

@@ -14,6 +14,7 @@ from holdfast.domain.training.conversation_record import (
     conversation_of,
     conversation_text,
 )
+from holdfast.domain.training.record_marks import unused_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,15 @@ def preference_of(record: Mapping[str, object], messages_field: str | None = Non
             raise DataError(msg)
     _check_comparable(chosen, rejected)
     return Preference(chosen, rejected)
+
+
+def unused_in_preference(record: Mapping[str, object], messages_field: str | None = None) -> list[str]:
+    """Return the fields of ``record``, a preference, and of its messages that ``preference_of`` does not read.
+
+    Empty fields do not count.
+    """
+    own = () if messages_field is None else (messages_field,)
+    return unused_fields(record, (*own, *PREFERENCE_FIELDS), (*own, *MESSAGE_FIELDS, *_SIDES, *_QUESTIONS))
 
 
 def preference_text(preference: Preference) -> str:

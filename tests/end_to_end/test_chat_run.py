@@ -37,7 +37,7 @@ def records(home, *rows):
 
 
 def test_a_run_shows_what_it_trains_on_and_keeps_it(home):
-    """Two rows with marks and the counts are shown before the first step, and are in the run folder and the report."""
+    """Two rows with marks, the counts and unused fields are shown before the first step, and are kept."""
     asked = "evaluation.prompts=[Say zinc]"
     done = run_here("train", *settings_of(home, CHATML, SPECIAL, asked, "evaluation.every=2"), cwd=home)
     assert done.returncode == 0, done.stderr
@@ -45,6 +45,7 @@ def test_a_run_shows_what_it_trains_on_and_keeps_it(home):
     assert shown.index("assistant\n") < shown.index("step 1/2")
     assert "[[<answer>" in shown
     assert "row 2 of 2, trained on what is in [[ ]]" in shown
+    assert "used with a warning: the field number is not used (60 records)" in shown
     kept = json.loads((home / "run/supervision.json").read_text(encoding="utf-8"))
     assert len(kept["rows"]) == 5
     counts = json.loads((home / "run/run.json").read_text(encoding="utf-8"))["supervision"][""]
@@ -83,11 +84,12 @@ def test_completions_are_trained_on(home):
     assert "warning" not in done.stderr
 
 
-def test_a_stream_is_proved_by_its_beginning(home):
-    """A streamed run counts the first batches, says so, and trains."""
+def test_a_stream_is_proved_by_its_beginning(home, caplog):
+    """A streamed run counts the first batches, says so and which fields are not used, and trains."""
     done = run_here("train", *settings_of(home, CHATML, SPECIAL, "data.mode=stream"), cwd=home)
     assert done.returncode == 0, done.stderr
     assert "rows at the beginning of the stream" in done.stderr
+    assert caplog.text.count("the field number is not used") == 1
 
 
 def test_another_template_is_another_run(home):

@@ -142,6 +142,20 @@ def test_a_table_without_messages_is_rejected(tmp_path, name, content):
     assert "data.text_field" in rejected.reason
 
 
+def test_fields_that_are_not_used_are_warnings(tmp_path):
+    """What a record says beside its conversation comes with the document, but for fields that are asked for."""
+    said = {"role": "assistant", "content": "b", "mood": "good"}
+    record = {"messages": [{"role": "user", "content": "a"}, said], "id": 1, "source": "x", "kept": "y"}
+    source = source_of(tmp_path, "a.jsonl", jsonl([record]), filter={"source": "x"}).with_fields(["kept"])
+    (document,) = read_all(source)
+    assert document.warnings == ("the field id is not used", "the field messages[].mood is not used")
+    pair = {"prompt": "a", "chosen": said, "rejected": "c", "tools": [{"name": "f"}], "margin": 1}
+    (document,) = read_all(source_of(tmp_path, "b.jsonl", jsonl([pair]), "preference"))
+    assert document.warnings == ("the field margin is not used", "the field chosen[].mood is not used")
+    (document,) = read_all(source_of(tmp_path, "c.jsonl", jsonl([{**PAIRS[0], "system": "s"}]), "completion"))
+    assert document.warnings == ("the field id is not used", "the field system is not used")
+
+
 def test_the_task_belongs_to_the_fingerprint(tmp_path):
     """A file read as text, as chats and as completions has three fingerprints, and as text the one that it had."""
     plain = FilesDataSource([str(tmp_path / "a.jsonl")])

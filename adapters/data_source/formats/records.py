@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self, final
 
 from holdfast.domain.errors import DataError
@@ -15,8 +16,15 @@ from holdfast.domain.training.conversation_record import (
     completion_text,
     conversation_of,
     conversation_text,
+    unused_in_conversation,
 )
-from holdfast.domain.training.preference_record import PREFERENCE_FIELDS, preference_of, preference_text
+from holdfast.domain.training.preference_record import (
+    PREFERENCE_FIELDS,
+    preference_of,
+    preference_text,
+    unused_in_preference,
+)
+from holdfast.domain.training.record_marks import unused_fields
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
@@ -28,7 +36,8 @@ Task = Literal["text", "chat", "completion", "preference"]
 BYTE_ORDER_MARK = "\ufeff"
 
 _READING = 2  # increase it when the same bytes give different documents
-_CONVERTING = 1  # increase it when the same records of a conversation give different documents
+# increase one when the same records of a task give different documents
+_CONVERTING: Mapping[Task, int] = MappingProxyType({"chat": 2, "preference": 2, "completion": 1})
 _USUAL_TEXT = "text"
 _PRETOKENIZED = "input_ids"
 _MOST_NAMES_SHOWN = 10
@@ -108,6 +117,16 @@ class Fields:
             return preference_text(preference_of(record, messages_field))
         return conversation_text(conversation_of(record, messages_field))
 
+    def unused_in(self, record: Mapping[str, object]) -> Sequence[str]:
+        """Return the fields of ``record`` and of its messages that are not used for anything, where there is a task."""
+        messages_field = None if self.text == _USUAL_TEXT else self.text
+        if self.task == "completion":
+            found = unused_fields(record, ("prompt", "completion"), ())
+        else:
+            find = unused_in_preference if self.task == "preference" else unused_in_conversation
+            found = find(record, messages_field)
+        return [name for name in found if name not in self.kept and all(name != each for each, _ in self.filter)]
+
     def keeping(self, names: Sequence[str]) -> Self:
         """Return these fields, with the fields of ``names`` handed on."""
         return replace(self, kept=tuple(sorted(set(names) - {self.text if self.task == "text" else None})))
@@ -129,7 +148,7 @@ class Fields:
 
     def to_json(self) -> list[object]:
         """Return the fields as JSON, equal for fields that select the same documents."""
-        task = [] if self.task == "text" else [self.task, _CONVERTING]
+        task = [] if self.task == "text" else [self.task, _CONVERTING[self.task]]
         return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter), *task]
 
     def kept_of(self, record: Mapping[str, object]) -> Mapping[str, object]:
@@ -186,7 +205,9 @@ def document(
             f"character {error.start}, which is not valid Unicode: repair the record or leave it out"
         )
         return Rejected(reason, start, end)
-    return Document(text, start, end, fields.kept_of(record)) if record and fields.kept else Document(text, start, end)
+    kept = fields.kept_of(record) if record and fields.kept else None
+    unused = fields.unused_in(record) if record and fields.task != "text" else ()
+    return Document(text, start, end, kept, tuple(f"the field {name} is not used" for name in unused))
 
 
 def record_document(

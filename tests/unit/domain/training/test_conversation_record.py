@@ -16,6 +16,7 @@ from holdfast.domain.training.conversation_record import (
     conversation_of,
     conversation_text,
     plain_text,
+    unused_in_conversation,
 )
 
 USER, ASSISTANT, SYSTEM, TOOL = MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SYSTEM, MessageRole.TOOL
@@ -80,6 +81,65 @@ def test_tool_calls_reasoning_and_weights_are_read():
     )
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        *({"weight": 0}, {"weight": 0.0}, {"train": False}, {"training": False}, {"trainable": 0}, {"loss": False}),
+        *({"train_on_turn": False}, {"masked": True}),
+    ],
+)
+def test_marks_of_other_programs_say_that_a_reply_is_not_trained_on(mark):
+    """Each name that is in use marks the first reply, and the other value of it does not."""
+    (name, value), said = next(iter(mark.items())), {"role": "assistant", "content": "b"}
+    record = {"messages": [{**said, **mark}, {**said, name: not value}, said]}
+    assert [each.is_trained for each in conversation_of(record).messages] == [False, True, True]
+
+
+@pytest.mark.parametrize("mask", [[0, 0, 0, 1], [0, 1], [False, True]])
+def test_a_mask_of_a_record_counts_its_messages_or_its_replies(mask):
+    """A list for all messages and one for the replies alone mean the same, and a system message changes neither."""
+    record = {"messages": [{"role": role, "content": "a"} for role in ("user", "assistant") * 2], "mask": "User"}
+    found = conversation_of({**record, "system": "s", "loss_mask": mask}).messages
+    assert [each.is_trained for each in found if each.is_reply] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "said", [{"text": "a"}, {"parts": [{"text": "a"}]}, {"parts": ["a"]}, {"content": None, "text": "a"}]
+)
+def test_the_content_of_a_message_has_several_names(said):
+    """A text under another name is the text of the message."""
+    found = conversation_of({"messages": [{"role": "user", **said}, {"role": "assistant", "content": "b"}]})
+    assert found.messages == PAIR
+
+
+def test_prompts_of_the_system_and_tools_have_several_places():
+    """Parts of a text, other names of fields and tools in the system message are read as the usual fields are."""
+    pair = {"prompt": "a", "completion": "b"}
+    for field in ({"system": ["s"]}, {"system": [{"type": "text", "text": "s"}]}, {"system_prompt": "s"}):
+        assert conversation_of({**pair, **field}).messages[0] == ChatMessage(SYSTEM, "s")
+    message = {"role": "system", "content": "s", "tools": json.dumps(TOOLS)}
+    assert conversation_of({"messages": [message]}).tools == tuple(TOOLS)
+    assert conversation_of({**pair, "functions": [TOOLS[0]["function"]]}).tools == tuple(TOOLS)
+
+
+def test_a_call_may_be_the_only_one_of_a_message():
+    """The older form of a call is one of the list."""
+    call = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": '{"x": 1}'}}
+    assert conversation_of({"messages": [call]}).messages[0].tool_calls == (ToolCall("add", {"x": 1}),)
+
+
+def test_fields_that_are_not_used_are_named():
+    """Each field of a record, a message or a call without a meaning is named once, and an empty one is not."""
+    call = {"name": "add", "arguments": {}, "cost": 1}
+    message = {"role": "assistant", "value": "b", "tool_calls": [call], "who": "me", "refusal": None, "text": "c"}
+    record = {"id": 3, "messages": [message, message], "output": "d", "system": "s", "prompt": None}
+    wanted = ["id", "output", "messages[].who", "messages[].text", "messages[].tool_calls[].cost"]
+    assert unused_in_conversation(record) == wanted
+    assert unused_in_conversation({**record, "messages": json.dumps(record["messages"])}) == wanted
+    own = {"messages": [{"role": "system", "content": "own"}], "system": "s"}
+    assert unused_in_conversation(own) == ["system"]
+
+
 def test_a_conversation_as_text_is_read_back():
     """Nothing of a conversation is lost in its text, and the order of the members of tools and arguments is kept."""
     call = ToolCall("add", {"z": 1, "a": "ü"}, "c1")
@@ -90,7 +150,7 @@ def test_a_conversation_as_text_is_read_back():
         ChatMessage(TOOL, "2", name="add", tool_call_id="c1"),
         ChatMessage(ASSISTANT, "b"),
     )
-    conversation = Conversation(messages, tuple(TOOLS))
+    conversation = Conversation(messages, tuple(TOOLS), {"enable_thinking": False})
     text = conversation_text(conversation)
     assert conversation_from(text) == conversation
     assert '{"z":1,"a":"ü"}' in text
@@ -109,6 +169,28 @@ def test_a_conversation_as_text_is_read_back():
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "part of the type 'image_url'"),
         ({"messages": [{"role": "assistant", "content": ""}]}, "message 0, a reply, is empty"),
         ({"messages": [{"role": "user", "content": "a", "weight": 2}]}, "weight of message 0 is 2"),
+        ({"messages": [{"role": "user", "content": None}]}, "message 0, of the role user, has no content"),
+        (
+            {"messages": [{"role": "user", "content": "a", "train": True}]},
+            "to be trained on by its field 'train', but is",
+        ),
+        ({"messages": [{"role": "assistant", "content": "a", "train": 1, "loss": 0}]}, "train and loss of message 0"),
+        ({"messages": [{"role": "assistant", "content": "a", "train_detail": [{}]}]}, "parts of a reply are not"),
+        ({"messages": [{"role": "assistant", "content": "a", "mask": 1}]}, "the field 'mask', and it is not clear"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [{"name": "f"}]}]}, "which only a reply has"),
+        (
+            {"messages": [{"role": "assistant", "content": "a"}], "loss_mask": [1, 0]},
+            "'loss_mask' is no list with 1 or",
+        ),
+        ({"messages": [{"role": "user", "content": "a"}], "loss_mask": [1]}, "a message that is no reply"),
+        ({"messages": [{"role": "assistant", "content": "a"}], "mask": "Assistant"}, "another role than the user's"),
+        ({"messages": [{"role": "assistant", "content": "a"}], "system": 3}, "the field 'system' is a number"),
+        (
+            {"messages": [{"role": "user", "content": "a"}], "system": "a", "system_prompt": "b"},
+            "'system_prompt' differ",
+        ),
+        ({"prompt": "a", "completion": "b", "tools": TOOLS, "functions": [{"name": "f"}]}, "in several places"),
+        ({"prompt": "a", "completion": "b", "chat_template_kwargs": [1]}, "'chat_template_kwargs' holds a list"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "has no name and arguments"),
         ({"messages": [{"role": "assistant", "tool_calls": "x"}]}, "tool_calls of message 0 are text"),
         ({"messages": [{"role": "user", "content": "a"}], "tools": [1]}, "'tools' holds no list of objects"),
