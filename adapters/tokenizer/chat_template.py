@@ -171,7 +171,8 @@ class JinjaChatTemplate(ChatTemplate):
             if name in _TAKEN or name not in self._source_with_tools + self._source:
                 msg = f"has {name!r} in chat_template_kwargs, which is no variable of the chat template: take it out"
                 raise DataError(msg)
-        render = partial(self._render, tools=hidden.tools, options=conversation.options, is_training=True)
+        options = self._hidden.hide(dict(conversation.options))
+        render = partial(self._render, tools=hidden.tools, options=options, is_training=True)
         try:
             return render_replies(hidden, chosen, render, self._marks)
         except _RefusedError as error:
