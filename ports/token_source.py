@@ -33,7 +33,7 @@ class TokenShard:
 class Tokens:
     """A shard's documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, including its end-of-text id.
 
-    ``ids`` is uint16 or uint32, (num_tokens,), possibly a memory map, or decrypted slice by slice. ``offsets`` is
+    ``ids`` is uint16 or uint32, (num_tokens,), possibly read, compared or decrypted slice by slice. ``offsets`` is
     int64, (num_documents + 1,). ``hashes`` is uint64, (num_documents,), and equal for equal documents; it decides which
     documents are held out. ``loss_mask``, (num_tokens,), says which tokens are trained on, possibly unpacked slice by
     slice; None means all of them.

@@ -1,4 +1,4 @@
-"""Tokens as files, memory-mapped or encrypted, in a folder that several runs may share."""
+"""Tokens as files, plain or encrypted, in a folder that several runs may share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
     ``budget`` limits the bytes of all complete shards of all datasets; unfinished shards are not counted, and derived
     arrays count from the next ``put`` on. ``eviction`` orders the shards of all datasets; without it, those of other
     datasets are evicted first, least recently used first. Derived arrays are evicted with their shard. A shard is
-    pinned while a process holds a part of its ids. The last ``max_open`` shards stay open, each with one file
+    pinned while a process holds its ids. Each slice of them is read and compared with what was verified; a shard that
+    changed meanwhile is quarantined. The last ``max_open`` shards stay open, each with one file
     descriptor (derived arrays need none), until their space is needed. ``folder`` must be new, empty or a token cache,
     or ``ConfigurationError`` is raised; it must be on a local disk, as locks work only there. With ``encryption``
     everything but names, sizes and counts is encrypted, with a key for each shard, and ids are decrypted when they are

@@ -1,15 +1,19 @@
-"""Flat files of token ids, ``.npy`` and ``.bin``, memory-mapped in place."""
+"""Flat files of token ids, ``.npy`` and ``.bin``, read in place."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests, read_at
 from holdfast.adapters.token_source.documents import DocumentScanner, check_ids, narrowest
 from holdfast.adapters.token_source.shards import FileShard, fingerprint_of, shard_name, stamp_of
-from holdfast.domain.errors import DataError
+from holdfast.domain.errors import DataError, StateError
 from holdfast.ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.token_source.shards import ReadOptions, TokenFile
 
 _CHUNK = 1 << 22
+_INDEX = "documents.safetensors"
 _AS_THEY_ARE = {np.dtype("<u2"): "<u2", np.dtype("<u4"): "<u4", np.dtype("<i2"): "<u2", np.dtype("<i4"): "<u4"}
 
 
@@ -34,52 +39,76 @@ def binary_shards(
     ``form`` tells how ids without a header of numpy are stored. Raises ``DataError`` if the file cannot be read or
     changes while it is read.
     """
-    ids = open_flat(file, form)
-    index = derived.get(folder / "documents.safetensors", lambda: _scan(file, ids, options))
+    flat = find_flat(file, form)
+    index = derived.get(folder / _INDEX, lambda: _scan(file, flat, options))
     offsets, content = index["offsets"], index["content"].tobytes().hex()
-    if offsets[-1] != len(ids):
-        msg = f"{file.name} changed while it was read: run the same command once no process writes to it"
-        raise DataError(msg)
+    if offsets[-1] != flat.num_ids:
+        raise DataError(_changing(file))
     for number, (first, last) in enumerate(_cuts(offsets, options.shard_tokens)):
         begin, end = int(offsets[first]), int(offsets[last])
         fingerprint = fingerprint_of(content, options.end_of_text, begin, end)
         shard = TokenShard(shard_name(file, number), end - begin, last - first, fingerprint)
-        yield FileShard(
-            shard, partial(_open, file, form, options, derived, folder, (first, last)), file.name, file.place
-        )
+        opened = partial(_open, file, flat, options, derived, folder, (first, last))
+        yield FileShard(shard, opened, file.name, file.place)
 
 
-def open_flat(file: TokenFile, form: RawForm | None) -> NDArray[np.integer[Any]]:
-    """Return the ids of ``file``, of an integer dtype, (num_tokens,), as a memory map.
+@dataclass(frozen=True, slots=True)
+class FlatIds:
+    """The place of ids in a file: ``num_ids`` of ``dtype`` from the byte ``begin`` on."""
 
-    Raises ``DataError`` if the file cannot be read or holds anything else.
-    """
+    dtype: np.dtype[Any]
+    begin: int
+    num_ids: int
+
+
+def find_flat(file: TokenFile, form: RawForm | None) -> FlatIds:
+    """Return the place of the ids of ``file``. Raises ``DataError`` if it cannot be read or holds anything else."""
     try:
-        ids = np.load(file.path, mmap_mode="r", allow_pickle=False) if form is None else _open_raw(file, form)
+        if form is not None:
+            num_bytes = file.path.stat().st_size - form.header
+            return _as_it_is(form.dtype, form.header, num_bytes // form.dtype.itemsize)
+        ids = np.load(file.path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         msg = f"{file.name} cannot be read as an array of token ids ({error}): check the file"
         raise DataError(msg) from error
     if ids.ndim != 1 or ids.dtype.kind not in "ui":
         msg = f"{file.name} holds {ids.dtype} of shape {ids.shape} instead of one row of integers: save the ids flat"
         raise DataError(msg)
-    same = _AS_THEY_ARE.get(ids.dtype)
-    flat: NDArray[np.integer[Any]] = ids.view(same) if same else ids
-    return flat
+    return _as_it_is(ids.dtype, ids.offset, len(ids))
 
 
-def _open_raw(file: TokenFile, form: RawForm) -> NDArray[np.integer[Any]]:
-    if file.path.stat().st_size == form.header:
-        return np.zeros(0, form.dtype)
-    return np.memmap(file.path, form.dtype, "r", form.header)
+def _as_it_is(dtype: np.dtype[Any], begin: int, num_ids: int) -> FlatIds:
+    same = _AS_THEY_ARE.get(dtype)
+    return FlatIds(np.dtype(same) if same else dtype, begin, num_ids)
 
 
-def _scan(file: TokenFile, ids: NDArray[np.integer[Any]], options: ReadOptions) -> Arrays:
-    scanner = DocumentScanner(options.end_of_text)
-    for begin in range(0, len(ids), _CHUNK):
-        chunk = ids[begin : begin + _CHUNK]
-        check_ids(chunk, options.vocabulary_size, partial(_place, file, begin))
-        scanner.feed(chunk)
-    return scanner.finish()
+def _scan(file: TokenFile, flat: FlatIds, options: ReadOptions) -> Arrays:
+    """Return the documents of the ids, and the hashes of their blocks; what is read twice must be the same."""
+    scanner, blocks, width = DocumentScanner(options.end_of_text), [], flat.dtype.itemsize
+    try:
+        with file.path.open("rb", buffering=0) as opened:
+            for first in range(0, flat.num_ids, _CHUNK):
+                place = flat.begin + first * width, min(_CHUNK, flat.num_ids - first) * width
+                data = read_at(opened.fileno(), *place)
+                if len(data) != place[1] or data != read_at(opened.fileno(), *place):
+                    raise DataError(_changing(file))
+                chunk = np.frombuffer(data, flat.dtype)
+                check_ids(chunk, options.vocabulary_size, partial(_place, file, first))
+                scanner.feed(chunk)
+                blocks.append(block_digests(data))
+        if stamp_of(file.path) != file.stamp:
+            raise DataError(_changing(file))
+    except OSError as error:
+        msg = f"{file.name} cannot be read as an array of token ids ({error}): check the file"
+        raise DataError(msg) from error
+    return {**scanner.finish(), "blocks": np.frombuffer(b"".join(blocks), np.uint8)}
+
+
+def _changing(file: TokenFile) -> str:
+    return (
+        f"{file.name} changed while it was read, or its disk reads differently each time: run the same command once no "
+        "process writes to it"
+    )
 
 
 def _place(file: TokenFile, begin: int, number: int) -> str:
@@ -97,22 +126,41 @@ def _cuts(offsets: NDArray[np.int64], shard_tokens: int) -> Iterator[tuple[int, 
 
 def _open(
     file: TokenFile,
-    form: RawForm | None,
+    flat: FlatIds,
     options: ReadOptions,
     derived: DerivedArrayStore,
     folder: Path,
     documents: tuple[int, int],
 ) -> Tokens:
     first, last = documents
-    if not file.path.exists() or stamp_of(file.path) != file.stamp:
-        msg = f"{file.name} is gone or was changed since this run began: restore it, or start again to read the new one"
-        raise DataError(msg)
-    index = derived.get(folder / "documents.safetensors", lambda: _scan(file, open_flat(file, form), options))
+    if (clause := _difference(file) if file.path.exists() else "it is gone") is not None:
+        raise _changed(file, clause)
+    index = derived.get(folder / _INDEX, lambda: _scan(file, flat, options))
     offsets, hashes = index["offsets"][first : last + 1], index["hashes"][first:last]
-    ids = open_flat(file, form)
-    part: NDArray[Any] = ids[offsets[0] : offsets[-1]]
+    try:
+        opened = FileIO(file.path)
+    except OSError as error:
+        raise _changed(file, str(error)) from error
+    span = flat.begin, flat.num_ids * flat.dtype.itemsize
+    blocks = index["blocks"].tobytes() if "blocks" in index else None
+    whole = CheckedFile(opened, span, blocks, partial(_changed, file), partial(_difference, file))
+    part = CheckedIds(whole, flat.dtype, int(offsets[0]), int(offsets[-1] - offsets[0]))
     if part.dtype not in {np.dtype(np.uint16), np.dtype(np.uint32)}:
-        narrow = part.astype
+        wide = part
         path = folder / f"ids-{first}.safetensors"
-        part = derived.get(path, lambda: {"ids": narrow(narrowest(options.vocabulary_size))})["ids"]
+        narrowed = derived.get(path, lambda: {"ids": wide[:].astype(narrowest(options.vocabulary_size))})
+        return Tokens(narrowed["ids"], offsets - offsets[0], hashes)
     return Tokens(part, offsets - offsets[0], hashes)
+
+
+def _difference(file: TokenFile) -> str | None:
+    """Return a clause if another file is in the place of ``file``; one that was opened and deleted stays readable."""
+    with suppress(FileNotFoundError):
+        return None if stamp_of(file.path) == file.stamp else "its size or its time is another"
+    return None
+
+
+def _changed(file: TokenFile, clause: str) -> StateError:
+    return StateError(
+        f"{file.name} was changed since this run began ({clause}): restore it, or start again to read the new one"
+    )

@@ -41,8 +41,8 @@ class FilesTokenSource(BasicTokenSource):
     - ``.npy``: one dimension of integers. ``.bin``, and ``.npy`` without a header of numpy: raw little-endian ids of
       ``dtype``. ``auto`` reads the header of llm.c, ``{"dtype": ...}`` in a JSON file beside it (``x.json`` or
       ``x.bin.json``) or Megatron's index ``x.idx``, else finds the type as which all ids are in the vocabulary. The
-      header of litdata's chunks is skipped. All are memory-mapped in place (int64 is narrowed shard by shard), and a
-      document ends after each ``end_of_text``; ids after the last one are a document too, without end-of-text.
+      header of litdata's chunks is skipped. All are read in place (int64 is narrowed shard by shard), and a document
+      ends after each ``end_of_text``; ids after the last one are a document too, without end-of-text.
     - ``.parquet``, ``.arrow``: ``column`` contains lists of integers; a document ends with its row and after each
       ``end_of_text``, which is added to a row without one. They are converted once. ``labels`` (-100), ``loss_mask``,
       ``assistant_masks`` and ``completion_mask`` become the loss mask, and a row of which not all is trained on is one

@@ -1,4 +1,4 @@
-"""TokenRows of a table whose columns hold token ids and, id by id, what is trained on and what is padding."""
+"""Rows of a table whose columns hold token ids and, id by id, what is trained on and what is padding."""
 
 from __future__ import annotations
 

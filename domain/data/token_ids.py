@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TokenIds(Protocol):
-    """Flat uint16 or uint32 ids: an array, a memory map, or a view that reads and decrypts each slice on access."""
+    """Flat uint16 or uint32 ids: an array, or a view that reads, compares or decrypts each slice on access."""
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.domain.data.cache_eviction import FarthestNextUse
-from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.errors import ConfigurationError, DataError, TokensLost
 from holdfast.ports.testing.token_cache import large, tokens_of
 from holdfast.ports.testing.token_source import DOCUMENTS, documents_in, lengths_of
 from holdfast.ports.token_source import Tokens
@@ -100,7 +100,7 @@ def test_a_shard_larger_than_the_buffers_is_whole(root):
     cache = DiskTokenCache(root, "dataset")
     shard = cache.put("a", (tokens_of([[number] * size]) for number, size in enumerate(sizes)), {})
     tokens = DiskTokenCache(root, "dataset").open(shard)
-    assert np.array_equal(tokens.ids, np.repeat(np.arange(4), sizes))
+    assert np.array_equal(tokens.ids[:], np.repeat(np.arange(4), sizes))
 
 
 def test_ids_of_two_widths_are_refused(root):
@@ -218,18 +218,75 @@ def test_what_another_process_has_open_stays(root):
     assert [shard.name for shard in cache.shards()] == ["b", "c"]
 
 
-def test_a_part_of_an_array_pins_its_shard(root):
-    """As long as a slice of a shard's tokens is held, the shard stays; without it, it goes."""
+def test_the_ids_of_a_shard_pin_it(root):
+    """As long as the ids of a shard are held, the shard stays; without them, it goes."""
     cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO)
-    row = cache.open(cache.put("a", large(7), {})).ids[10:12]
+    ids = cache.open(cache.put("a", large(7), {})).ids
     for name in "bcd":
         cache.put(name, large(1), {})
     assert [shard.name for shard in cache.shards()] == ["a", "d"]
-    assert row.tolist() == [7, 7]
-    del row
+    assert ids[10:12].tolist() == [7, 7]
+    del ids
     for name in "ef":
         cache.put(name, large(1), {})
     assert [shard.name for shard in cache.shards()] == ["e", "f"]
+
+
+def overwrite(path, position, data):
+    """Change bytes in place; size and time of the file stay."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: overwrite(path, 40_000, b"\xff"),
+        lambda path: path.write_bytes(b"\0" * 60_000),
+        lambda path: os.truncate(path, 100),
+        lambda path: os.truncate(path, 0),
+    ],
+)
+def test_an_open_shard_that_changes_is_not_used(root, damage):
+    """What is written into an open shard, or cut off from it, reaches nobody: the shard is set aside."""
+    cache = DiskTokenCache(root, "dataset")
+    shard = cache.put("a", large(3), {})
+    ids = cache.open(shard).ids
+    assert ids[29_000:29_010].tolist() == [3] * 10
+    damage(next(root.rglob("tokens.bin")))
+    with pytest.raises(TokensLost, match=r"the shard 'a' .* is damaged .* was moved to"):
+        ids[19_000:25_000]
+    assert cache.missing(["a"]) == ["a"]
+
+
+def test_arrays_in_use_do_not_change(root):
+    """Offsets, hashes, loss masks and derived arrays stay as they were verified, whatever happens to their files."""
+    cache = DiskTokenCache(root, "dataset")
+    shard = cache.put("a", [tokens_of(DOCUMENTS, modulus=2)], {})
+    tokens, derived = cache.open(shard), cache.derive(shard, "lengths", lengths_of)["lengths"]
+    before = [array[:].tolist() for array in (tokens.offsets, tokens.hashes, tokens.loss_mask, derived)]
+    for path in root.rglob("*.bin"):
+        if path.name != "tokens.bin":
+            os.truncate(path, 0)
+    for path in root.rglob("derived-*"):
+        overwrite(path, path.stat().st_size - 8, b"\xff" * 8)
+    assert [array[:].tolist() for array in (tokens.offsets, tokens.hashes, tokens.loss_mask, derived)] == before
+
+
+def test_comparing_costs_a_few_blocks_a_row(root):
+    """For a row of a batch two blocks of 16 KiB are hashed at most, and none again for the rows that follow."""
+    cache = DiskTokenCache(root, "dataset")
+    ids = cache.open(cache.put("a", large(3), {})).ids
+    ids[8000:9000]
+    assert ids.file.num_hashed == 2 * 16384
+    for start in range(9000, 16000, 500):
+        ids[start : start + 100]
+    assert ids.file.num_hashed == 2 * 16384
+    ids[:]
+    assert ids.file.num_hashed == 2 * 16384 + 60_000
 
 
 def test_quarantine_makes_room_first(root):
@@ -267,7 +324,7 @@ def test_what_is_read_cannot_be_written_to(root):
     cache = DiskTokenCache(root, "dataset")
     shard = cache.put("a", [tokens_of(DOCUMENTS)], {})
     tokens = cache.open(shard)
-    for array in (tokens.ids, tokens.offsets, tokens.hashes, *cache.derive(shard, "lengths", lengths_of).values()):
+    for array in (tokens.ids[:], tokens.offsets, tokens.hashes, *cache.derive(shard, "lengths", lengths_of).values()):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 1
 
@@ -287,7 +344,7 @@ def test_what_a_hash_would_find_is_found_without_by_size_alone(root):
     shard = DiskTokenCache(root, "dataset").put("a", large(1), {})
     path = next(root.rglob("tokens.bin"))
     path.write_bytes(b"\xff" + path.read_bytes()[1:])
-    assert DiskTokenCache(root, "dataset", verify=False).open(shard).ids[0] != 1
+    assert DiskTokenCache(root, "dataset", verify=False).open(shard).ids[:1] != 1
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(DataError, match="59998 bytes instead of 60000"):
         DiskTokenCache(root, "dataset", verify=False).open(shard)

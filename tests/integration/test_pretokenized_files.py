@@ -14,7 +14,7 @@ import pytest
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_source.files import FilesTokenSource
 from holdfast.adapters.token_source.shards import ReadOptions
-from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.errors import ConfigurationError, DataError, StateError, TokensLost
 from holdfast.ports.testing.token_cache import tokens_of
 from holdfast.ports.testing.token_source import all_documents, documents_in, lengths_of
 
@@ -382,11 +382,59 @@ def test_a_file_that_changes_is_read_anew(tmp_path, read):
     old = read(path)
     shards = old.shards()
     np.save(path, np.array([2, END, 3, END], np.uint16))
-    with pytest.raises(DataError, match=rf"{path} .*changed"):
+    with pytest.raises(StateError, match=rf"{path} .*changed"):
         old.open(shards[0])
     new = read(path)
     assert all_documents(new) == [[2, END], [3, END]]
     assert new.fingerprint() != old.fingerprint()
+
+
+def replace_with(path, data):
+    path.with_name("new").write_bytes(data)
+    path.with_name("new").replace(path)
+
+
+def flip(path, data):
+    status = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".npy"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path, data: path.write_bytes(data + data[-8:]),
+        lambda path, data: os.truncate(path, len(data) // 2),
+        lambda path, data: os.truncate(path, 0),
+        lambda path, data: replace_with(path, data + b"\0\0"),
+        lambda path, data: flip(path, data[:-4] + b"\1\0\1\0"),
+    ],
+)
+def test_ids_of_a_file_that_changes_in_use_are_not_used(tmp_path, read, suffix, change):
+    """Whatever happens to a file of ids that is open, the next reading is an error with the name of the file."""
+    path = tmp_path / f"a{suffix}"
+    ids = np.array(flat() * 900, np.uint16)
+    ids.tofile(path) if suffix == ".bin" else np.save(path, ids)
+    source = read(path, shard_tokens=1 << 20)
+    (shard,) = source.shards()
+    tokens = source.open(shard)
+    assert tokens.ids[:5].tolist() == flat()[:5]
+    change(path, path.read_bytes())
+    with pytest.raises(StateError, match=rf"{path} was changed since this run began"):
+        tokens.ids[-300:]
+
+
+def test_a_conversion_that_changes_in_use_is_made_again(tmp_path, read):
+    """Converted ids that are overwritten while they are open are an error, and a later start converts them again."""
+    pq.write_table(table_of(DOCUMENTS), tmp_path / "a.parquet")
+    source = read(tmp_path / "a.parquet")
+    tokens = source.open(source.shards()[0])
+    for path in (tmp_path / "kept").rglob("shard-*"):
+        flip(path, path.read_bytes()[:-200] + b"\1" * 200)
+    with pytest.raises(TokensLost, match="run the same command to make it again"):
+        tokens.ids[:]
+    assert all_documents(read(tmp_path / "a.parquet")) == DOCUMENTS
 
 
 def test_content_is_known_wherever_it_lies(tmp_path, read):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+from dataclasses import dataclass
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
 from safetensors.numpy import save
 
+from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests, read_at
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, bytes_of
 from holdfast.adapters.shared.token_store.mmap_file import map_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
+_CHUNK = 1 << 20
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I32": np.int32, "I64": np.int64}
 
 
@@ -61,6 +67,92 @@ def load_arrays(path: Path, cipher: ShardCipher | None = None, *, verify: bool) 
         msg = f"{path.name} does not have the bytes that were written"
         raise CorruptTokensError(msg)
     return arrays
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedArrays:
+    """The hashes that the arrays of a file had when it was verified: of the blocks of its ids, and of the others."""
+
+    blocks: bytes
+    digests: Mapping[str, bytes]
+
+
+def read_arrays(
+    path: Path, fail: Callable[[str], Exception], known: VerifiedArrays | None, *, verify: bool
+) -> tuple[Arrays, VerifiedArrays]:
+    """Return the arrays in ``path``, and what they are known by when they are read again.
+
+    ``ids`` are read when they are used, and ``fail`` returns the error to raise if they are not what was verified; the
+    other arrays are read here. Raises ``OSError``, and ``CorruptTokensError`` for a truncated file or, with ``verify``,
+    for wrong bytes, once these were read twice.
+    """
+    try:
+        return _read_once(path, fail, known, verify=verify)
+    except CorruptTokensError:
+        return _read_once(path, fail, known, verify=verify)
+
+
+def _read_once(
+    path: Path, fail: Callable[[str], Exception], known: VerifiedArrays | None, *, verify: bool
+) -> tuple[Arrays, VerifiedArrays]:
+    file = FileIO(path)
+    try:
+        arrays, found = _read_arrays(file, path, fail, known, verify=verify)
+    except BaseException:
+        file.close()
+        raise
+    if "ids" not in arrays:  # else they own the file
+        file.close()
+    return arrays, found
+
+
+def _read_arrays(
+    file: FileIO, path: Path, fail: Callable[[str], Exception], known: VerifiedArrays | None, *, verify: bool
+) -> tuple[Arrays, VerifiedArrays]:
+    size = os.fstat(file.fileno()).st_size
+    try:
+        header_end = 8 + int.from_bytes(read_at(file.fileno(), 0, 8), "little")
+        header = json.loads(read_at(file.fileno(), 8, min(header_end, size) - 8))
+        digest = header.pop("__metadata__")["blake3"]
+        places = {name: _place(entry, header_end, size) for name, entry in sorted(header.items())}
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError, AttributeError) as error:
+        msg = f"{path.name} is torn"
+        raise CorruptTokensError(msg) from error
+    arrays: dict[str, Any] = {}
+    whole, blocks, digests = blake3(), b"" if known is None else known.blocks, {}
+    for name, (dtype, shape, begin, num_bytes) in places.items():
+        whole.update(f"{name}:{dtype}:{shape};".encode())
+        if name == "ids":
+            if known is None and verify:
+                blocks = _hashed(file, begin, num_bytes, whole)
+            arrays[name] = CheckedIds(CheckedFile(file, (begin, num_bytes), blocks if verify else None, fail), dtype)
+            continue
+        data = read_at(file.fileno(), begin, num_bytes)
+        whole.update(data)
+        digests[name] = blake3(data).digest()
+        arrays[name] = np.frombuffer(data, dtype).reshape(shape)
+    is_same = whole.hexdigest() == digest if known is None else digests == known.digests
+    if verify and not is_same:
+        msg = f"{path.name} does not have the bytes that were written"
+        raise CorruptTokensError(msg)
+    return arrays, VerifiedArrays(blocks, digests)
+
+
+def _place(entry: Mapping[str, Any], header_end: int, size: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    begin, end = entry["data_offsets"]
+    dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
+    if header_end + end > size or end - begin != dtype.itemsize * math.prod(shape):
+        raise ValueError
+    return dtype, shape, header_end + begin, end - begin
+
+
+def _hashed(file: FileIO, begin: int, size: int, whole: blake3) -> bytes:
+    blocks = []
+    for offset in range(0, size, _CHUNK):
+        data = read_at(file.fileno(), begin + offset, min(_CHUNK, size - offset))
+        whole.update(data)
+        blocks.append(block_digests(data))
+    return b"".join(blocks)
 
 
 def _view(mapped: memoryview, header_end: int, entry: Mapping[str, Any]) -> NDArray[Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.token_store.array_files import load_arrays, store_arrays
+from holdfast.adapters.shared.token_store.array_files import load_arrays, read_arrays, store_arrays
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading, storing
 from holdfast.adapters.shared.token_store.lru_cache import LruCache
+from holdfast.domain.errors import TokensLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from holdfast.adapters.shared.token_store.array_files import VerifiedArrays
     from holdfast.adapters.shared.token_store.token_encryption import ShardCipher
     from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 
@@ -25,13 +28,16 @@ _log = logging.getLogger(__name__)
 
 @final
 class DerivedArrayStore:
-    """Stores arrays in files of ``folder``; at most ``max_open`` of them are mapped, or decrypted, at a time."""
+    """Stores arrays in files of ``folder``; at most ``max_open`` files are read, or decrypted, at a time.
+
+    Arrays are in memory, but for ``ids``, which are read from their file and compared with what was verified.
+    """
 
     def __init__(self, folder: TokenFolder, *, verify: bool, max_open: int) -> None:
         self._folder = folder
         self._verify = verify
         self._recent: LruCache[str, Arrays] = LruCache(max_open)
-        self._verified: set[Path] = set()
+        self._verified: dict[Path, VerifiedArrays] = {}
 
     def get(self, path: Path, make: Callable[[], Arrays], cipher: ShardCipher | None = None) -> Arrays:
         """Return the arrays in the file ``path``; if missing or damaged, make and store them, encrypted by ``cipher``.
@@ -50,13 +56,19 @@ class DerivedArrayStore:
 
     def _load(self, path: Path, cipher: ShardCipher | None) -> Arrays | None:
         try:
-            arrays = load_arrays(path, cipher, verify=self._verify and path not in self._verified)
+            arrays = self._read(path, cipher)
         except FileNotFoundError:
             return None
         except CorruptTokensError as damage:
             _log.warning("%s is computed again: %s", path, damage)
             return None
-        self._verified.add(path)
+        return arrays
+
+    def _read(self, path: Path, cipher: ShardCipher | None) -> Arrays:
+        if cipher is not None:
+            return load_arrays(path, cipher, verify=self._verify)
+        known = self._verified.get(path)
+        arrays, self._verified[path] = read_arrays(path, partial(_changed, path), known, verify=self._verify)
         return arrays
 
     def _store(self, path: Path, arrays: Arrays, cipher: ShardCipher | None) -> Arrays:
@@ -64,8 +76,13 @@ class DerivedArrayStore:
             self._folder.prepare()
             try:
                 store_arrays(self._folder, path, arrays, cipher)
-                return load_arrays(path, cipher, verify=False)
+                self._verified.pop(path, None)
+                return self._read(path, cipher)
             except FileNotFoundError:
                 if path.parent.exists():
                     raise
                 return arrays
+
+
+def _changed(path: Path, clause: str) -> Exception:
+    return TokensLost(f"{path} was changed while it was in use ({clause}): run the same command to make it again")

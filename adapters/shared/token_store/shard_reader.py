@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import weakref
 from errno import EWOULDBLOCK
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from blake3 import blake3
 
+from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading
-from holdfast.adapters.shared.token_store.mmap_file import map_file
 from holdfast.adapters.shared.token_store.token_manifest import (
     HASHES,
     LOSS_MASK,
@@ -29,7 +28,7 @@ from holdfast.domain.data.loss_mask import PackedLossMask
 from holdfast.ports.token_source import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
     from typing_extensions import Buffer
@@ -70,25 +69,50 @@ def check_sizes(folder: Path, manifest: ShardManifest) -> None:
             raise CorruptTokensError(msg)
 
 
-def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) -> None:
-    """Raise ``CorruptTokensError`` unless each file of the shard has the bytes that were written; about 1-2 GB/s.
+def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) -> bytes:
+    """Return the ``block_digests`` of the ids, after hashing each file of the shard; about 1 GB/s.
 
-    The files are not memory-mapped, so a bad sector raises ``OSError`` and does not end the process.
+    Raises ``CorruptTokensError`` unless each file has the bytes that were written; a file that has not is read once
+    more. The files are not memory-mapped, so a bad sector raises ``OSError`` and does not end the process.
     """
+    blocks = b""
     for name, digest in manifest.digests.items():
-        hasher = blake3()
-        with files.open_file(folder / name) as file:
-            for chunk in _plain(file) if manifest.cipher is None else _decrypted(file, name, manifest.cipher):
-                hasher.update(chunk)
-        if hasher.hexdigest() != digest:
-            msg = f"{name} does not have the bytes that were written"
-            raise CorruptTokensError(msg)
+        for _ in range(2):
+            found, blocks_found = _digest_of(files, folder / name, manifest)
+            if found == digest:
+                break
+        else:
+            raise CorruptTokensError(_differs(name))
+        blocks = blocks_found if name == TOKENS else blocks
+    return blocks
+
+
+def _digest_of(files: FileOperations, path: Path, manifest: ShardManifest) -> tuple[str, bytes]:
+    """Return the hash of a file as it was before it was encrypted, and those of its blocks."""
+    hasher, blocks = blake3(), []
+    with files.open_file(path) as file:
+        for chunk in _plain(file) if manifest.cipher is None else _decrypted(file, path.name, manifest.cipher):
+            hasher.update(chunk)
+            if path.name == TOKENS and manifest.cipher is None:
+                blocks.append(block_digests(chunk))
+    return hasher.hexdigest(), b"".join(blocks)
+
+
+def _differs(name: str) -> str:
+    return f"{name} does not have the bytes that were written"
 
 
 def _plain(file: FileIO) -> Iterator[Buffer]:
+    """Yield chunks of whole blocks, but for the last."""
     buffer = memoryview(bytearray(_CHUNK))
-    while count := file.readinto(buffer):
-        yield buffer[:count]
+    filled = 0
+    while count := file.readinto(buffer[filled:]):
+        filled += count
+        if filled == _CHUNK:
+            yield buffer
+            filled = 0
+    if filled:
+        yield buffer[:filled]
 
 
 def _decrypted(file: FileIO, name: str, cipher: ShardCipher) -> Iterator[Buffer]:
@@ -97,30 +121,33 @@ def _decrypted(file: FileIO, name: str, cipher: ShardCipher) -> Iterator[Buffer]
         yield cipher.read(encrypted, offset, _CHUNK)
 
 
-def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
+def open_tokens(folder: Path, manifest: ShardManifest, fail: Callable[[str], Exception], *, verify: bool) -> Tokens:
     """Return the shard's tokens, whose ids pin it: no other process evicts it while they exist.
 
-    The arrays are memory maps. The ids of an encrypted shard are decrypted when they are read, its other arrays here.
-    Raises ``FileNotFoundError`` for a shard that is deleted or being deleted.
+    The ids are read, or decrypted, when they are used, and ``fail`` returns the error to raise if they are not what was
+    verified; the other arrays are read here, and with ``verify`` compared with their hashes. Raises
+    ``FileNotFoundError`` for a shard that is deleted or being deleted, and ``CorruptTokensError``.
     """
     if manifest.cipher is not None:
         return _encrypted_tokens(folder, manifest, manifest.cipher)
-    ids = _map_pinned(folder / TOKENS, manifest)
-    offsets = map_array(folder / OFFSETS, np.dtype(np.int64))
-    hashes = map_array(folder / HASHES, np.dtype(np.uint64))
+    pinned = FileIO(folder / TOKENS, "rb", opener=lambda path, _: _open_pinned(path))
+    size = manifest.num_tokens * np.dtype(manifest.dtype).itemsize
+    ids = CheckedIds(CheckedFile(pinned, (0, size), None, fail), np.dtype(manifest.dtype))
+    offsets = np.frombuffer(_read_small(folder / OFFSETS, manifest, verify=verify), np.int64)
+    hashes = np.frombuffer(_read_small(folder / HASHES, manifest, verify=verify), np.uint64)
     if not manifest.has_mask:
         return Tokens(ids, offsets, hashes)
-    bits = map_array(folder / LOSS_MASK, np.dtype(np.uint8))
+    bits = np.frombuffer(_read_small(folder / LOSS_MASK, manifest, verify=verify), np.uint8)
     return Tokens(ids, offsets, hashes, PackedLossMask(bits, manifest.num_tokens))
 
 
-def map_array(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the flat, little-endian file as a read-only array of ``dtype``, (num_elements,)."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        return np.frombuffer(map_file(descriptor), dtype)
-    finally:
-        os.close(descriptor)
+def _read_small(path: Path, manifest: ShardManifest, *, verify: bool) -> bytes:
+    for _ in range(2):
+        with FileIO(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+            data = file.readall()
+        if not verify or blake3(data).hexdigest() == manifest.digests[path.name]:
+            return data
+    raise CorruptTokensError(_differs(path.name))
 
 
 def lock_to_evict(folder: Path) -> int | None:
@@ -157,17 +184,6 @@ def _open_pinned(path: Path | str) -> int:
         return descriptor
     os.close(descriptor)
     raise FileNotFoundError(path)
-
-
-def _map_pinned(path: Path, manifest: ShardManifest) -> NDArray[np.unsignedinteger]:
-    descriptor = _open_pinned(path)
-    try:
-        if os.fstat(descriptor).st_size == 0:
-            return np.zeros(0, manifest.dtype)
-        # this kind of map keeps a duplicate of the descriptor, and with it the lock, until its last part is released
-        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), manifest.dtype)
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int, path: Path, kind: int) -> bool:

@@ -6,15 +6,17 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, final
 
+from holdfast.adapters.shared.token_store.checked_ids import CheckedIds
 from holdfast.adapters.shared.token_store.derived_arrays import DerivedArrayStore
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading, safe_name
 from holdfast.adapters.shared.token_store.lru_cache import LruCache
-from holdfast.adapters.shared.token_store.shard_reader import check_digests, check_sizes, map_tokens, read_manifest
+from holdfast.adapters.shared.token_store.shard_reader import check_digests, check_sizes, open_tokens, read_manifest
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, ShardManifest
-from holdfast.domain.errors import DataError, TokensLost
+from holdfast.domain.errors import DataError, StateError, TokensLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +65,7 @@ class StoredShards:
         self._recent: LruCache[str, _Opened] = LruCache(max_open)
         self._kept = DerivedArrayStore(folder, verify=verify, max_open=max_open)
         self._manifests: dict[str, ShardManifest] = {}
-        self._verified: set[str] = set()
+        self._blocks: dict[str, bytes] = {}
         self._lock = Lock()
 
     def path_of(self, name: str) -> Path:
@@ -95,7 +97,7 @@ class StoredShards:
         self._recent.drop(name)
         with self._lock:
             self._manifests.pop(safe_name(name), None)
-            self._verified.discard(name)
+            self._blocks.pop(name, None)
 
     def last_used(self, name: str) -> float:
         """Return the time of the last use of the shard here, in seconds since 1970; 0 if it is not open."""
@@ -135,12 +137,14 @@ class StoredShards:
         with self._damage_set_aside(shard.name), reading(f"the shard {shard.name!r}", path):
             check_sizes(path, manifest)
             try:
-                tokens = map_tokens(path, manifest)
+                tokens = open_tokens(path, manifest, partial(self._changed, shard.name), verify=self._verify)
             except FileNotFoundError as error:
                 raise self._gone(shard) from error
-            if self._verify and shard.name not in self._verified:
-                check_digests(self._folder.files, path, manifest)
-                self._verified.add(shard.name)
+            if self._verify:
+                if shard.name not in self._blocks:
+                    self._blocks[shard.name] = check_digests(self._folder.files, path, manifest)
+                if isinstance(tokens.ids, CheckedIds):
+                    tokens.ids.file.blocks = self._blocks[shard.name]
         with contextlib.suppress(OSError):  # only the order of eviction suffers
             os.utime(path / MANIFEST)
         return tokens
@@ -168,6 +172,14 @@ class StoredShards:
             where = f"was moved to {aside}" if aside else "is gone"
             msg = f"the shard {name!r} in {path} is damaged ({damage}) and {where}: {self._remedy}"
             raise self._error(msg) from damage
+
+    def _changed(self, name: str, clause: str) -> Exception:
+        """Set aside an open shard that is not what was verified, and return the error to raise."""
+        try:
+            with self._damage_set_aside(name):
+                raise CorruptTokensError(clause)
+        except (DataError, StateError) as error:
+            return error
 
     def _gone(self, shard: TokenShard) -> DataError:
         self.forget(shard.name)
