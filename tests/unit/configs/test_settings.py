@@ -45,6 +45,15 @@ def test_the_example_for_own_text_validates():
     assert (loaded.data.kind, loaded.tokenizer.kind, loaded.model.loads_weights) == ("files", "huggingface", True)
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.yaml")))
+def test_a_ready_configuration_brings_no_tokenizer_of_another_model(name):
+    """With a model of one's own in place of the file's, the tokenizer is that of this model."""
+    if not load_settings([FOLDER / name], [], {}).settings.model.loads_weights:
+        return
+    loaded = load_settings([FOLDER / name], ["model.path=my/model"], {}).settings
+    assert (loaded.tokenizer.kind, loaded.tokenizer.path) == ("huggingface", "my/model")
+
+
 def test_every_section_is_frozen():
     """No field of any section can be assigned, so that nobody changes a run's settings under its feet."""
     whole = TrainSettings()
