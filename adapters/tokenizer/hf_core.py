@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 
+_UNREADABLE = "\ufdd0" * 16  # characters that stand for none, in Unicode's words
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -57,17 +58,37 @@ def settle_end_of_text(core: Tokenizer, name: str, token: str | None) -> str:
     return found
 
 
-def check_special_tokens(core: Tokenizer, name: str, end_of_text: int) -> None:
-    """Raise ``ConfigurationError`` if a special token that is written out in a text becomes the special id.
+def reading_core(core: Tokenizer) -> Tokenizer:
+    """Return a tokenizer with the ids of ``core`` that reads special tokens in a text as ordinary text.
 
-    Vocabularies of whole words or of scored pieces may hold their special tokens as if they were words.
+    It is ``core`` itself but for Unigram, whose special tokens lie among the scored pieces, so that a text could hold
+    them. They get names there that no text has; SentencePiece does not look for such pieces in a text either.
+    """
+    record = json.loads(core.to_str())
+    if record["model"]["type"] != "Unigram":
+        return core
+    names = {token["content"] for token in record["added_tokens"] if token["special"]} - {_unknown_token(core)}
+    record["model"]["vocab"] = [
+        [_UNREADABLE + piece if piece in names else piece, score] for piece, score in record["model"]["vocab"]
+    ]
+    pieces = {piece for piece, _ in record["model"]["vocab"]}
+    record["added_tokens"] = [each for each in record["added_tokens"] if _UNREADABLE + each["content"] not in pieces]
+    reading = Tokenizer.from_str(json.dumps(record))
+    reading.encode_special_tokens = True
+    return reading
+
+
+def check_special_tokens(core: Tokenizer, reading: Tokenizer, name: str, end_of_text: int) -> None:
+    """Raise ``ConfigurationError`` if ``reading`` gives a special token that is written out in a text its special id.
+
+    Vocabularies of whole words may hold their special tokens as if they were words.
     """
     unknown = _unknown_token(core)
     for number, token in core.get_added_tokens_decoder().items():
         if not token.special or (token.content == unknown and number != end_of_text):
             continue
         texts = [token.content, f"a {token.content} b", f"a{token.content}b"]
-        if any(number in encoding.ids for encoding in core.encode_batch_fast(texts, add_special_tokens=False)):
+        if any(number in encoding.ids for encoding in reading.encode_batch_fast(texts, add_special_tokens=False)):
             msg = (
                 f"{name} reads {token.content} in a document as its special token, so a text could end a document: "
                 "use another tokenizer"

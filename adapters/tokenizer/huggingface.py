@@ -74,10 +74,11 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         known = (files if beside is None else beside) or {}
         frame = settle_frame(self._core, name, add_bos, known, self._end_of_text)
         self._around = frame.with_end(self._end_of_text)
-        core.check_special_tokens(self._core, name, self._end_of_text)
+        reading = core.reading_core(self._core)
+        core.check_special_tokens(self._core, reading, name, self._end_of_text)
         self._vocabulary_size = 1 + max(self._core.get_vocab(with_added_tokens=True).values())
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
-        self._encoder = ChosenEncoder(self._core, dtype, backend=backend, report=report)
+        self._encoder = ChosenEncoder(reading, dtype, backend=backend, report=report)
         self._files = (
             files if files is not None else core.files_of(self._core, token, named_tokens(known, self._core, frame))
         )

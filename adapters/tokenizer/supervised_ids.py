@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from tokenizers import Tokenizer as Core
 
+from holdfast.adapters.tokenizer.hf_core import reading_core
 from holdfast.adapters.tokenizer.hidden_specials import Piece
 from holdfast.domain.errors import DataError
 from holdfast.ports.tokenizer import SupervisedIds
@@ -29,8 +30,9 @@ class RenderedEncoder:
     def __init__(self, core: Core, hidden: HiddenSpecials) -> None:
         record = json.loads(core.to_str())
         record["post_processor"] = None  # some shorten the offsets of tokens that begin with a space
-        self._core, self._plain = (Core.from_str(json.dumps(record)) for _ in range(2))
-        self._core.encode_special_tokens, self._plain.encode_special_tokens = False, True
+        self._core, plain = (Core.from_str(json.dumps(record)) for _ in range(2))
+        self._core.encode_special_tokens, plain.encode_special_tokens = False, True
+        self._plain = reading_core(plain)
         self._hidden = hidden
 
     def ids(self, rendered: str) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from tokenizers import Tokenizer as Core
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
@@ -270,6 +270,36 @@ class TestHuggingfaceTokenizerOfPieces(Loaded):
         ids = tokenizer.encode([text]).ids
         assert tokenizer.token_bytes[ids].sum() == len(text.encode())
         assert tokenizer.decode(ids) == text
+
+
+class TestHuggingfaceTokenizerOfScoredPieces(Loaded):
+    """Scored pieces among which the special tokens lie, as in T5 and Albert."""
+
+    is_lossless: ClassVar[bool] = False
+    reads_specials_alike: ClassVar[bool] = False
+
+    def save(self, folder) -> Path:
+        named = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("<s>", 0.0)]
+        letters = [(letter, -5.0) for letter in "▁abcdefghijklmnopqrstuvwxyz<>/|[]"]
+        words = [("▁plain", -1.0), ("▁words", -1.0), ("▁a", -2.0), ("pad", -2.0)]
+        core = Core(models.Unigram([*named, *letters, *words], unk_id=2))
+        core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+        core.decoder = decoders.Metaspace(prepend_scheme="always")
+        core.add_special_tokens(["<pad>", "</s>", "<unk>", "<s>", "<extra>"])
+        core.add_tokens(["fox"])
+        template = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
+        core.post_processor = template
+        core.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "pad_token": "<pad>"}))
+        return folder / "tokenizer.json"
+
+    def test_a_special_token_in_a_text_is_its_letters(self, tokenizer):
+        """The names of special tokens are split like other text, as by SentencePiece, and other ids stay."""
+        ids = tokenizer.encode(["a <pad>b", "a fox", "<extra>"])
+        shown = [tokenizer.decode_all(each.tolist()) for each in ids]
+        assert shown == ["a <pad>b", "a fox", "<extra>"]
+        assert not set(ids.ids.tolist()) & {0, 1, 2, 3}
+        assert len(list(ids)[1]) == 3
 
 
 class TestHuggingfaceTokenizerOfWords(Loaded):
