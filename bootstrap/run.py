@@ -17,7 +17,7 @@ from holdfast.bootstrap.wiring.assembly import PARTS, assemble, brings_model
 from holdfast.bootstrap.wiring.balance_experts import balance_experts
 from holdfast.bootstrap.wiring.banner import banner
 from holdfast.bootstrap.wiring.best_checkpoint import best_of
-from holdfast.bootstrap.wiring.compatibility import check_description, with_former_tokenizer
+from holdfast.bootstrap.wiring.compatibility import check_description, with_former_settings
 from holdfast.bootstrap.wiring.compile_model import compile_model
 from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
 from holdfast.bootstrap.wiring.data_identity import (
@@ -294,7 +294,7 @@ class Run:
             stack.callback(self._screen.close)
             self._screen.say(*folder.sentences_on_copy)
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
-        self.settings = with_former_tokenizer(self.settings, folder.tokenizer_before())
+        self.settings = with_former_settings(self.settings, folder.began_with())
         folder.begin(dump_settings(self.settings), self.origins)
         self.has_folder = True
         folder.enter("looking at data, tokenizer and device")

@@ -81,6 +81,15 @@ class Update(ABC):
         """Drop gradients that were not applied."""
 
 
+class HasOwnEnds(ABC):
+    """The optional ability of a ``Trainable`` to know where its model stops, whatever its tokenizer."""
+
+    @property
+    @abstractmethod
+    def own_ends(self) -> Sequence[int]:
+        """Return the ids at which the model stops by its own settings; none if it has none."""
+
+
 class Trainable(ABC):
     """A model wrapped for its device, with its optimizer.
 
@@ -127,11 +136,6 @@ class Trainable(ABC):
     @abstractmethod
     def num_positions(self) -> int | None:
         """Return the maximum number of tokens that the model can read; None if there is no limit."""
-
-    @property
-    def own_ends(self) -> Sequence[int]:
-        """Return the ids at which the model stops by its own settings, whatever its tokenizer; none if it has none."""
-        return ()
 
     @abstractmethod
     def memory_bytes(self) -> int:

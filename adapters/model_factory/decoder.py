@@ -109,7 +109,9 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         model.isolates_documents = probe_isolation(probed, length=length, vocabulary=probed.config.vocab_size)
         choose_loss(model)
         if (obstacle := obstacle_to_export(shape)) is not None:
-            model.notes += (f"{obstacle}; otherwise only Holdfast can load its checkpoints",)
+            model.notes += (
+                f"warning: export will refuse this model, and only Holdfast can load its checkpoints, as {obstacle}",
+            )
         kind = "sdpa" if isinstance(attention, SdpaAttention) else VARLEN
         checkpoint_model(model, self._checkpointing, attention=kind)
         return model

@@ -16,7 +16,7 @@ from holdfast.adapters.shared.modeling.generation_settings import generation_end
 from holdfast.adapters.shared.network.ranks import rank, world_size
 from holdfast.domain.errors import NonFiniteGradients, StateError
 from holdfast.domain.training.parallel_mesh import ParallelMesh
-from holdfast.ports.optimizer import Trainable, Update
+from holdfast.ports.optimizer import HasOwnEnds, Trainable, Update
 from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ ALONE = ParallelMesh()
 
 
 @final
-class TorchTrainable(Trainable):
+class TorchTrainable(Trainable, HasOwnEnds):
     """Trains by ``engine``; the random state of a step is derived from ``seed``, the step's number and the rank.
 
     Ranks of ``mesh`` that share heads and neurons of a model draw the same numbers. It evaluates and generates with the

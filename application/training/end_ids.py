@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from holdfast.ports.optimizer import HasOwnEnds
 from holdfast.ports.tokenizer import HasChatTemplate
 
 if TYPE_CHECKING:
@@ -15,14 +16,19 @@ if TYPE_CHECKING:
     from holdfast.ports.tokenizer import Tokenizer
 
 
-def end_ids(tokenizer: Tokenizer, own: Collection[int] = ()) -> Sequence[int]:
+def end_ids(tokenizer: Tokenizer, trainable: Trainable | None = None) -> Sequence[int]:
     """Return the ids that end a text or a reply: end-of-text, then the others, ascending.
 
-    They are those of the chat template and ``own``, at which the model stops by its own settings.
+    They are those of the chat template, and those at which the model of ``trainable`` stops by its own settings.
     """
     template = tokenizer.chat_template if isinstance(tokenizer, HasChatTemplate) else None
-    others = {*own, *(() if template is None else template.ends)}
+    others = {*own_ends(trainable), *(() if template is None else template.ends)}
     return [tokenizer.end_of_text, *sorted(others - {tokenizer.end_of_text})]
+
+
+def own_ends(trainable: Trainable | None) -> Sequence[int]:
+    """Return the ids at which the model of ``trainable`` stops by its own settings, none if it knows none."""
+    return trainable.own_ends if isinstance(trainable, HasOwnEnds) else ()
 
 
 def end_of_turn(ends: Collection[int], end_of_text: int) -> int:

@@ -33,7 +33,7 @@ def generate(
     ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
     if shortened is not None:
         note(shortened)
-    ends = end_ids(tokenizer, trainable.own_ends)
+    ends = end_ids(tokenizer, trainable)
     return prompt + tokenizer.decode(new_ids(trainable, ids, sampling, ends, tokenizer.end_of_text))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from holdfast.application.training.end_ids import end_ids, new_ids
+from holdfast.application.training.end_ids import end_ids, new_ids, own_ends
 from holdfast.application.training.generate import IncrementalDecoder, fitted, fitted_ids, generate
 from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
@@ -43,7 +43,7 @@ class ReplyPrompt:
 def plain_prompt(trainable: Trainable, tokenizer: Tokenizer, text: str, sampling: Sampling) -> ReplyPrompt:
     """Return the prompt that continues ``text`` as ``generate`` does."""
     ids, sampling, note = fitted(trainable, tokenizer, text, sampling)
-    return ReplyPrompt(ids, sampling, frozenset(end_ids(tokenizer, trainable.own_ends)), note)
+    return ReplyPrompt(ids, sampling, frozenset(end_ids(tokenizer, trainable)), note)
 
 
 def chat_prompt(
@@ -62,7 +62,7 @@ def chat_prompt(
     ids, sampling, note = fitted_ids(positions, ids, sampling)
     if (missing := len(messages) - len(kept)) and note is None:
         note = f"the model has {positions} positions: it does not see the first {missing} messages"
-    return ReplyPrompt(ids, sampling, template.ends | set(trainable.own_ends), note)
+    return ReplyPrompt(ids, sampling, template.ends | set(own_ends(trainable)), note)
 
 
 def stream_reply(

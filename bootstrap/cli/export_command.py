@@ -27,6 +27,7 @@ or not at all.
 
 formats:
   huggingface                       the model folder that transformers loads (default)
+  huggingface:bf16 huggingface:f16  the same with weights of 16 bits
   gguf:f16 gguf:bf16 gguf:q8_0 gguf:q4_0
                                     one file with model and tokenizer for llama.cpp (pip install "holdfast-lm[gguf]")
   torchao:int8 torchao:int4 torchao:fp8

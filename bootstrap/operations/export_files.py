@@ -64,7 +64,12 @@ def write_files(content: ExportContent, order: ExportOrder, folder: Path) -> Seq
         return _write_gguf(content, order, folder)
     if order.format.kind is ExportKind.TORCHAO:
         return _write_torchao(content, order, folder)
-    write_parts(content.parts, folder)
+    parts = content.parts
+    if order.format.weights is not None:
+        from holdfast.adapters.shared.model_export.whole_model import in_dtype
+
+        parts = in_dtype(parts, order.format.weights)
+    write_parts(parts, folder)
     content.tokenizer.write(folder)
     return ()
 

@@ -28,7 +28,7 @@ from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.phase import show_nothing
-from holdfast.domain.training.export_format import ExportFormat, ExportKind
+from holdfast.domain.training.export_format import ExportFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,7 +179,7 @@ def _exportable(model: object, run: Path, order: ExportOrder) -> CausalLanguageM
         msg = f"{run} trained no adapters, so there is nothing to merge: leave out --merged"
         raise ConfigurationError(msg)
     if model.adapters is not None and not order.merged:
-        if order.sparsity is not None or order.format.kind is not ExportKind.HUGGINGFACE:
+        if order.sparsity is not None or order.format != ExportFormat():
             what = f"--format {order.format}" if order.sparsity is None else "--sparsity"
             msg = f"{run} trained adapters, but {what} changes the weights that they adapt: add --merged"
             raise ConfigurationError(msg)

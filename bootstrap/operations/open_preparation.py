@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
-from holdfast.bootstrap.run_folder.folder import RULES, read_record, rules_of, tokenizer_before
+from holdfast.bootstrap.run_folder.folder import RULES, began_with, read_record, rules_of
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_tokenizer
+from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_settings
 from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
 from holdfast.bootstrap.wiring.data_identity import known_data
 from holdfast.bootstrap.wiring.data_sources import report_remarks
@@ -128,7 +128,7 @@ def open_preparation(
     rejections = rejections_of(settings.data, lambda record: on_rejected(mask(dict(record))))
     folder = settings.run.directory
     record = read_record(folder) if RunLayout(folder).record.exists() else {}
-    settings = with_sizes(with_former_tokenizer(settings, tokenizer_before(folder)), {}, _choose_anew)
+    settings = with_sizes(with_former_settings(settings, began_with(folder)), {}, _choose_anew)
     known = known_data(record)
     places = {} if known is None else known.first_places
     rules = RULES if known is None else rules_of(record)

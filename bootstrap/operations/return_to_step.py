@@ -11,7 +11,7 @@ from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.operations.named_checkpoint import refuse_other
 from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
 from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.compatibility import with_former_tokenizer
+from holdfast.bootstrap.wiring.compatibility import with_former_settings
 from holdfast.bootstrap.wiring.process_group import is_restart
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, archive_of
 from holdfast.configs.rendering import dump_settings
@@ -48,7 +48,7 @@ def return_to(
             report(sentence)
         alone = {"process_group": SingleProcessGroup()}  # the ranks meet for the run itself, not for this
         container = assemble(settings, directory, alone, report=report, keep_choice=folder.decide)
-        folder.begin(dump_settings(with_former_tokenizer(settings, folder.tokenizer_before())))
+        folder.begin(dump_settings(with_former_settings(settings, folder.began_with())))
         store = container.state_store()
         with archive_in_use(store, directory, Inbox()):
             left = _verified(store, step, settings)

@@ -59,9 +59,9 @@ class RunFolder:
             self.close()
             raise
 
-    def tokenizer_before(self) -> Mapping[str, Any] | None:
-        """Return the tokenizer's settings that the run began with, None if none has been accepted yet."""
-        return tokenizer_before(self.path)
+    def began_with(self) -> Mapping[str, Any] | None:
+        """Return the settings of the run as recorded last, None if none have been accepted yet."""
+        return began_with(self.path)
 
     def begin(self, settings: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
         """Record ``settings`` (plain, secrets masked), or check that they continue the run in this folder.
@@ -352,10 +352,10 @@ def _changes_since(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     return {key: values for key, values in changes.items() if key not in new or values[1] != defaults.get(key)}
 
 
-def tokenizer_before(path: Path) -> Mapping[str, Any] | None:
-    """Return the tokenizer's settings that the run in ``path`` began with, None if none has been accepted yet."""
+def began_with(path: Path) -> Mapping[str, Any] | None:
+    """Return the settings of the run in ``path`` as recorded last, None if none have been accepted yet."""
     record = read_record(path) if RunLayout(path).record.exists() else {"facts": {}}
-    return dict(record["settings"]["tokenizer"]) if "tokenizer" in record["facts"] else None
+    return dict(record["settings"]) if "tokenizer" in record["facts"] else None
 
 
 def is_for_all_ranks(key: str) -> bool:

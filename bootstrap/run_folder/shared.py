@@ -117,9 +117,9 @@ class SharedRunFolder:
         is_known = self._own is not None and name in self._own.record["facts"]
         return bool(self._group.gather("known" if is_known else "")[0])
 
-    def tokenizer_before(self) -> Mapping[str, Any] | None:
-        """Return the tokenizer's settings that the run began with, None for a new run; call this before ``begin``."""
-        known = None if self._own is None else self._own.tokenizer_before()
+    def began_with(self) -> Mapping[str, Any] | None:
+        """Return the settings of the run as recorded last, None for a new run; call this before ``begin``."""
+        known = None if self._own is None else self._own.began_with()
         found: Mapping[str, Any] | None = json.loads(self._group.gather(json.dumps(known))[0])
         return found
 

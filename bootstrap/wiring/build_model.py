@@ -69,6 +69,8 @@ def build_model(
         factory.defer_weights()
     with _loading_shown(settings, show):
         model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
+    if settings.data.task == "preference" and settings.optimizer.dpo.disable_dropout:
+        _disable_dropout(model, report)
     add_adapters(model, settings)
     _stop_at_ends(model, tokenizer)
     if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and network_of(model) is not None:
@@ -85,6 +87,12 @@ def build_model(
     for note in getattr(model, "notes", ()):
         report(note)
     return model
+
+
+def _disable_dropout(model: object, report: Callable[[str], object]) -> None:
+    disable: Any = lazy("holdfast.adapters.shared.modeling.dpo_loss:disable_dropout")
+    if (network := network_of(model)) is not None and disable(network):
+        report("the model's dropout is off while it learns preferences (optimizer.dpo.disable_dropout)")
 
 
 def _divides_weights(settings: TrainSettings) -> bool:

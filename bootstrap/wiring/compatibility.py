@@ -27,22 +27,34 @@ _REMEDY = (
 )
 
 
-def with_former_tokenizer(settings: TrainSettings, began: Mapping[str, Any] | None) -> TrainSettings:
-    """Return ``settings`` with the tokenizer of ``began``, its record at the start, if none was chosen then or now.
+def with_former_settings(settings: TrainSettings, began: Mapping[str, Any] | None) -> TrainSettings:
+    """Return ``settings`` with what the run of the settings ``began`` does by default, where nothing else is chosen.
 
-    Earlier versions trained a tokenizer in that case, and put no further tokens around documents, and the run continues
-    so.
+    Earlier versions trained a tokenizer beside the weights of another model, put no further tokens around documents,
+    and kept the dropout of a model that learns preferences. The run continues so.
     """
-    chosen = settings.tokenizer
-    if began is None or not isinstance(chosen, BackendSettings):
+    if began is None:
         return settings
+    tokenizer, optimizer = settings.tokenizer, settings.optimizer
+    if isinstance(tokenizer, BackendSettings):
+        settings = settings.model_copy(update={"tokenizer": _former_tokenizer(tokenizer, began["tokenizer"])})
+    is_free = "dpo" in type(optimizer).model_fields and "disable_dropout" not in optimizer.dpo.model_fields_set
+    if settings.data.task == "preference" and is_free:
+        is_off = began["optimizer"].get("dpo", {}).get("disable_dropout", False)
+        dpo = optimizer.dpo.model_copy(update={"disable_dropout": is_off})
+        settings = settings.model_copy(update={"optimizer": optimizer.model_copy(update={"dpo": dpo})})
+    return settings
+
+
+def _former_tokenizer(chosen: BackendSettings, began: Mapping[str, Any]) -> BackendSettings:
+    found = chosen
     if isinstance(chosen, HuggingFaceTokenizerSettings) and chosen.follows_model:
         former = TrainTokenizerSettings(backend=chosen.backend)
         if former.model_dump(include={"kind", "vocabulary_size", "max_bytes"}).items() <= began.items():
-            chosen = former
-    unchosen = FORMER_VALUES.keys() - settings.tokenizer.model_fields_set
+            found = former
+    unchosen = FORMER_VALUES.keys() - chosen.model_fields_set
     kept = {name: value for name, value in {**FORMER_VALUES, **began}.items() if name in unchosen}
-    return settings.model_copy(update={"tokenizer": chosen.model_copy(update=kept)})
+    return found.model_copy(update=kept)
 
 
 def check_description(

@@ -111,6 +111,11 @@ class DpoSettings(Section):
     label_smoothing: Annotated[Number, Field(ge=0, lt=0.5)] = Field(
         default=0.0, description="Share of the pairs whose labels are taken to be wrong, from 0 to below 0.5."
     )
+    disable_dropout: Flag = Field(
+        default=True,
+        description="Whether the model's own dropout is off while it learns preferences; that of adapters "
+        "(model.lora.dropout) stays.",
+    )
 
 
 class TorchOptimizerSettings(StepSettings):

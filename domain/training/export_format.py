@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self, final
+from typing import TYPE_CHECKING, Self, final
 
 from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class ExportKind(StrEnum):
@@ -17,8 +20,8 @@ class ExportKind(StrEnum):
     TORCHAO = "torchao"
 
 
-_WEIGHTS = {
-    ExportKind.HUGGINGFACE: (),
+_WEIGHTS: Mapping[ExportKind, Sequence[str | None]] = {
+    ExportKind.HUGGINGFACE: (None, "bf16", "f16"),
     ExportKind.GGUF: ("f16", "bf16", "q8_0", "q4_0"),
     ExportKind.TORCHAO: ("int8", "int4", "fp8"),
 }
@@ -46,7 +49,7 @@ class ExportFormat:
         return str(self.kind) if self.weights is None else f"{self.kind}:{self.weights}"
 
 
-FORMATS = tuple(str(ExportFormat(kind, each)) for kind, weights in _WEIGHTS.items() for each in (weights or (None,)))
+FORMATS = tuple(str(ExportFormat(kind, each)) for kind, weights in _WEIGHTS.items() for each in weights)
 """The names of all formats."""
 
 

@@ -47,7 +47,7 @@ STEP_METRICS = (
     CatalogedMetric(
         "reward_accuracy",
         "share",
-        "share of the pairs with a margin above 0; only with `data.task=preference`",
+        "share of the pairs with a margin above 0, ties as half; only with `data.task=preference`",
         "preferences.md#figures",
     ),
     CatalogedMetric(
@@ -155,7 +155,7 @@ EVALUATION_METRICS = (
         )
         for name, unit, meaning in (
             ("margin", "nats", "mean of beta x margin over the pairs"),
-            ("accuracy", "share", "share of the pairs with a margin above 0"),
+            ("accuracy", "share", "share of the pairs with a margin above 0, ties as half"),
             ("chosen", "nats", f"{_REWARD} of the chosen replies"),
             ("rejected", "nats", f"{_REWARD} of the rejected replies"),
         )

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+ROUNDING = 1e-5
+"""A margin is a tie up to this share of the log-probabilities of its pair: sums in fp32 differ by as much."""
+
 
 @dataclass(frozen=True, slots=True)
 class PreferenceRule:
@@ -44,13 +47,14 @@ def pair_figures(
 ) -> NDArray[np.float64]:
     """Return four figures of each pair, float64 (4, pairs), from log-probabilities, float64 (2 x pairs,).
 
-    They are its loss, the rewards of the chosen and the rejected reply, and 1 if the first is the higher one, else 0. A
-    reward is beta times the log-probability that the model adds to that of the reference model. Log-probabilities are
-    in the order chosen, rejected, chosen, ...
+    They are its loss, the rewards of the chosen and the rejected reply, and 1 if the first is the higher one, else 0,
+    or 0.5 for a tie. A reward is beta times the log-probability that the model adds to that of the reference model.
+    Log-probabilities are in the order chosen, rejected, chosen, ...
     """
     chosen, rejected = rule.beta * (model - reference).reshape(-1, 2).T
     margins = chosen - rejected
-    return np.stack([rule.losses(margins / rule.beta), chosen, rejected, margins > 0])
+    tied = np.abs(margins) <= rule.beta * ROUNDING * np.abs(model.reshape(-1, 2).sum(1))
+    return np.stack([rule.losses(margins / rule.beta), chosen, rejected, np.where(tied, 0.5, margins > 0)])
 
 
 def mean_rewards(sums: Sequence[float], pairs: int) -> dict[str, float]:

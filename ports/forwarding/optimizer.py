@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self, SupportsFloat
 
 from typing_extensions import override
 
-from holdfast.ports.optimizer import Hardware, Trainable, Update
+from holdfast.ports.optimizer import Hardware, HasOwnEnds, Trainable, Update
 from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ForwardingUpdate(Update):
         self.inner.__exit__(kind, error, trace)
 
 
-class ForwardingTrainable(Trainable):
+class ForwardingTrainable(Trainable, HasOwnEnds):
     """Trains with ``inner``."""
 
     def __init__(self, inner: Trainable) -> None:
@@ -86,7 +86,7 @@ class ForwardingTrainable(Trainable):
     @property
     @override
     def own_ends(self) -> Sequence[int]:
-        return self.inner.own_ends
+        return self.inner.own_ends if isinstance(self.inner, HasOwnEnds) else ()
 
     @override
     def memory_bytes(self) -> int:

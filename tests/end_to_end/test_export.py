@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from holdfast.adapters.shared.modeling.lora import merge_lora
 from holdfast.bootstrap import build
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.operations.trained_model import open_trained
@@ -95,6 +96,19 @@ def test_a_tuned_run_is_exported_whole(home, tuned):
     assert main(["export", str(tuned[0]), str(home / "merged"), "--merged"]) == 0
     assert not (home / "merged/adapter_config.json").exists()
     assert_same(home / "merged", open_trained(tuned[0]))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])
+def test_merged_weights_may_have_16_bits(home, tuned, name, dtype, capsys):
+    """Each weight is that of the merged model, rounded; transformers reads the dtype, and both losses are said."""
+    trained = open_trained(tuned[0])
+    merge_lora(trained.model)
+    assert main(["export", str(tuned[0]), str(home / name), "--merged", "--format", f"huggingface:{name}"]) == 0
+    assert f"nats/token as huggingface:{name}, {tuned[1]:.4f}" in capsys.readouterr().out
+    theirs = AutoModelForCausalLM.from_pretrained(home / name)
+    assert theirs.dtype == dtype
+    for key, tensor in theirs.state_dict().items():
+        assert torch.equal(tensor, trained.model.network.state_dict()[key].to(dtype)), key
 
 
 def test_a_tuned_run_is_exported_as_adapters(home, tuned):

@@ -21,7 +21,7 @@ SHAPES = {
     "gpt2": ("model.config={model_type: gpt2, n_embd: 32, n_layer: 2, n_head: 4, n_positions: 64}",),
     "own": ("model.kind=decoder", "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=4"),
 }
-CLOSE = ("gguf:f16", "gguf:bf16", "gguf:q8_0", "torchao:int8")
+CLOSE = ("huggingface:bf16", "huggingface:f16", "gguf:f16", "gguf:bf16", "gguf:q8_0", "torchao:int8")
 COARSE = ("gguf:q4_0", "torchao:int4", "torchao:fp8")
 
 

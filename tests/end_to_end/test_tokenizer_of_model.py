@@ -85,7 +85,7 @@ def test_a_checkpoint_of_ours_brings_its_tokenizer(home):
     shape += ["model.num_attention_heads=2", "model.num_key_value_heads=1", "model.gated=false"]
     process = run_here("train", *first, *shape, "tokenizer.vocabulary_size=300", cwd=home)
     assert process.returncode == 0, process.stderr
-    assert "only Holdfast can load its checkpoints" in process.stdout + process.stderr
+    assert process.stderr.index("warning: export will refuse this model") < process.stderr.index("step 1/")
     base = "model.path=runs/first/checkpoints/checkpoint-2"
     process = run_here("train", *settings(home, "second"), "model.kind=decoder", base, cwd=home)
     assert process.returncode == 0, process.stderr

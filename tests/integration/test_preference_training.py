@@ -12,7 +12,7 @@ from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.process_group.single import SingleProcessGroup
-from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
+from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss, disable_dropout
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
@@ -202,6 +202,48 @@ def test_a_run_of_the_engine_is_that_of_the_plain_loop():
         assert margin > 0.1
         for name, tensor in plain.state_dict().items():
             torch.testing.assert_close(weights[name], tensor, rtol=0, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_a_model_that_is_its_own_reference_has_only_ties(rows):
+    """Before its first update a model prefers nothing: the loss is log 2, and half of the pairs count as right."""
+    pairs = conversations(12)
+    model = built()
+    model.preference = DpoLoss(PreferenceRule(0.1))
+    evaluated = built().eval()
+    batch = batch_of(pairs, reference_values(evaluated.network, pairs))
+    loss, _ = gradients_of(model, batch, rows)
+    assert loss == pytest.approx(np.log(2), abs=1e-6)
+    assert float(model.preference.figures()["reward_accuracy"]) == 0.5
+
+
+GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+DROPPING = {
+    "gpt2": lambda: HuggingfaceModelFactory(config=GPT2),
+    "attention": lambda: HuggingfaceModelFactory(config={**CONFIG, "attention_dropout": 0.5}),
+    "decoder": lambda: DecoderModelFactory(config=LLAMA, dropout={"attention": 0.5, "residual": 0.3, "embedding": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", DROPPING)
+@pytest.mark.parametrize("loss", ["plain", "chunked"])
+def test_a_model_whose_dropout_is_off_trains_as_it_evaluates(name, loss):
+    """No module drops anything in training any more, while its configuration stays as it was."""
+    model = build_one(DROPPING[name]())
+    model.loss = loss
+    described = model.network.config.to_json_string()
+    batch = batch_of(conversations(3))
+    inputs = [torch.from_numpy(each) for each in (batch.input_ids, batch.position_ids, batch.loss_mask)]
+
+    def loss_in(mode):
+        with torch.no_grad():
+            return float(mode()(*inputs))
+
+    assert abs(loss_in(model.train) - loss_in(model.eval)) > 1e-2
+    assert disable_dropout(model.network)
+    assert loss_in(model.train) == pytest.approx(loss_in(model.eval), abs=1e-3)
+    assert not disable_dropout(model.network)
+    assert model.network.config.to_json_string() == described
 
 
 def test_without_pairs_nothing_is_learned():

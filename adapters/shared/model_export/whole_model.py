@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
+import torch
 from transformers import AutoConfig
 
 from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import StatePart
 
 _CONFIG = "config.json"
+_DTYPES = MappingProxyType({"bf16": torch.bfloat16, "f16": torch.float16})
 
 
 @final
@@ -51,3 +54,32 @@ def whole_model(parts: Sequence[StatePart]) -> WholeModel:
             "--format huggingface"
         )
         raise ConfigurationError(msg) from error
+
+
+def in_dtype(parts: Sequence[StatePart], name: str) -> Sequence[StatePart]:
+    """Return the files ``parts`` of a model with its floating-point weights rounded to the dtype called ``name``.
+
+    Its config.json says so. Raises ``ConfigurationError`` if a weight becomes infinite.
+    """
+    return [_rounded(part, _DTYPES[name]) for part in parts]
+
+
+def _rounded(part: StatePart, dtype: torch.dtype) -> StatePart:
+    if isinstance(part, TextPart) and part.name == _CONFIG:
+        fields = json.loads(part.text, object_hook=lambda found: _with_dtype(found, str(dtype).removeprefix("torch.")))
+        return TextPart(part.name, json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    if not isinstance(part, TensorsPart):
+        return part
+    rounded = dict(part.tensors)
+    for name, tensor in part.tensors.items():
+        if not tensor.is_floating_point():
+            continue
+        rounded[name] = tensor.to(dtype)
+        if not rounded[name].isfinite().all() and tensor.isfinite().all():
+            msg = f"{name} has numbers that are too large for {dtype}: export with --format huggingface:bf16"
+            raise ConfigurationError(msg)
+    return TensorsPart(part.name, rounded, part.more)
+
+
+def _with_dtype(fields: dict[str, Any], dtype: str) -> dict[str, Any]:
+    return {key: dtype if key in ("dtype", "torch_dtype") else value for key, value in fields.items()}

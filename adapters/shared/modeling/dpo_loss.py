@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.nn.functional import cross_entropy, logsigmoid
 from torch.utils.checkpoint import checkpoint
 
 from holdfast.adapters.shared.modeling.losses import rows_at_once
 from holdfast.adapters.shared.network.ranks import world_size
+from holdfast.domain.training.preference_loss import ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +45,7 @@ class DpoLoss:
         Without them the loss is 0, with the graph of ``losses``.
         """
         if reference_margins is None or pieces is None:
-            self._count(losses.new_zeros(0))
+            self._count(losses.new_zeros(0), losses.new_zeros(0).bool())
             return losses.sum() * 0.0
         by_piece = losses.new_zeros(2 * len(reference_margins)).index_add(0, pieces, -losses)
         model_margins = by_piece[0::2] - by_piece[1::2]
@@ -52,13 +53,14 @@ class DpoLoss:
         scaled = self._rule.beta * margins
         smoothing = self._rule.label_smoothing
         each = -(1 - smoothing) * logsigmoid(scaled) - smoothing * logsigmoid(-scaled)
-        self._count(scaled.detach())
+        tied = margins.abs() <= ROUNDING * (by_piece[0::2] + by_piece[1::2]).abs()
+        self._count(scaled.detach(), tied)
         return each.sum()
 
     def figures(self) -> Mapping[str, Tensor]:
         """Return the mean reward margin of the update's pairs on all ranks, and the share of pairs with one above 0.
 
-        They are scalars on the device; collective. Empty if nothing was counted.
+        Ties count as half. They are scalars on the device; collective. Empty if nothing was counted.
         """
         if (sums := self._sums) is None:
             return {}
@@ -68,9 +70,25 @@ class DpoLoss:
         pairs = sums[0].clamp(min=1)
         return {"reward_margin": sums[1] / pairs, "reward_accuracy": sums[2] / pairs}
 
-    def _count(self, margins: Tensor) -> None:
-        sums = torch.stack([margins.new_full((), len(margins)), margins.sum(), (margins > 0).float().sum()])
+    def _count(self, margins: Tensor, tied: Tensor) -> None:
+        wins = torch.where(tied, 0.5, (margins > 0).float()).sum()
+        sums = torch.stack([margins.new_full((), len(margins)), margins.sum(), wins])
         self._sums = sums if self._sums is None else self._sums + sums
+
+
+def disable_dropout(network: nn.Module) -> bool:
+    """Let ``network`` drop nothing in training, whatever its configuration says; return whether it would have.
+
+    Modules hold the probabilities of dropout as ``p`` or under names of their own, such as ``attention_dropout``.
+    """
+    has_any = False
+    for module in network.modules():
+        for name, value in list(vars(module).items()):
+            is_share = "drop" in name or (name == "p" and "Dropout" in type(module).__name__)
+            if is_share and isinstance(value, float) and value > 0:
+                setattr(module, name, 0.0)
+                has_any = True
+    return has_any
 
 
 def target_losses(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor, *, vocabulary: int) -> Tensor:

@@ -54,7 +54,7 @@ def test_end_of_text_comes_first():
     """Without a template it is the only end; the ends of a template follow it, each once."""
     assert end_ids(MemoryTokenizer()) == end_ids(Chatty(None)) == [256]
     assert end_ids(Chatty(Template())) == [256, 10, 99]
-    assert end_ids(Chatty(Template()), [256, 7]) == [256, 7, 10, 99]
+    assert end_ids(Chatty(Template()), Stopping(writes(1))) == [256, 10, 99]
     assert end_of_turn(end_ids(Chatty(Template())), 256) == 10
     assert end_of_turn([256], 256) == 256
 
@@ -72,7 +72,7 @@ class Stopping(ForwardingTrainable):
 
     @property
     def own_ends(self):
-        return [ord("c")]
+        return [ord("c"), 256]
 
 
 @pytest.mark.parametrize("template", [None, Template()])

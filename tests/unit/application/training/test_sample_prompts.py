@@ -40,7 +40,7 @@ class Tagged:
 class SaysB:
     """A model that replies with one letter and an end, if there is room for it."""
 
-    num_positions, own_ends = None, ()
+    num_positions = None
 
     def generate(self, prompt, sampling, *, end_of_text):
         return [ord("b")][: sampling.max_new_tokens]
@@ -59,7 +59,7 @@ def test_a_stop_ends_the_texts():
 
 
 class Failing:
-    num_positions, own_ends = None, ()
+    num_positions = None
 
     def generate(self, prompt, sampling, *, end_of_text):
         msg = "no room"

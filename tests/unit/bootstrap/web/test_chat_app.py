@@ -162,7 +162,7 @@ def test_an_error_ends_a_reply_and_not_the_server(error, said):
     """An error in the middle of a reply is told in a sentence, without its traceback, and the next one is answered."""
     slow = Slow()
     app = app_of(chat_model(slow))
-    inner, slow.inner = slow.inner, SimpleNamespace(generate=fails_with(error), num_positions=None, own_ends=())
+    inner, slow.inner = slow.inner, SimpleNamespace(generate=fails_with(error), num_positions=None)
     events = events_in(once(app, "/reply", body=asked()))
     assert [event["kind"] for event in events] == ["start", "error"]
     assert said in events[-1]["message"]

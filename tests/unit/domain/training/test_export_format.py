@@ -15,7 +15,7 @@ def test_formats_are_read_as_they_are_written(name):
 @pytest.mark.parametrize("name", ["gguf", "gguf:q2_k", "torchao", "huggingface:int8", ""])
 def test_other_formats_are_refused(name):
     """A format that does not exist is refused with those that do."""
-    with pytest.raises(ConfigurationError, match=r"choose one of huggingface, gguf:f16, .* torchao:fp8"):
+    with pytest.raises(ConfigurationError, match=r"choose one of huggingface, huggingface:bf16, .* torchao:fp8"):
         ExportFormat.parse(name)
 
 

@@ -38,6 +38,14 @@ def test_rewards_are_what_the_model_adds_to_the_reference():
     )
 
 
+def test_ties_count_as_half():
+    """Pairs whose margins are equal up to the rounding of fp32 are neither right nor wrong."""
+    reference = np.array([-300.0, -400.0, -50.0, -60.0, -5.0, -6.0])
+    model = reference + np.array([1e-4, 0.0, 0.0, 2e-5, 0.0, 1e-2])
+    *_, wins = pair_figures(PreferenceRule(0.1), model, reference)
+    assert wins.tolist() == [0.5, 0.5, 0.0]
+
+
 @pytest.mark.parametrize(("beta", "smoothing"), [(0, 0), (-1, 0), (0.1, 0.5), (0.1, -0.1), (math.nan, 0)])
 def test_impossible_values_are_refused(beta, smoothing):
     """A beta of 0 would learn nothing, and a smoothing of a half or more would prefer the rejected replies."""

@@ -1,0 +1,46 @@
+"""Runs that an earlier version began continue as they began."""
+
+import pytest
+
+from holdfast.bootstrap.wiring.compatibility import with_former_settings
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings_layers import load_settings
+
+PAIRS = ("data.path=pairs.jsonl", "data.task=preference")
+SETTING = "optimizer.dpo.disable_dropout"
+
+
+def loaded(*overrides):
+    return load_settings([], overrides, {}).settings
+
+
+def begun(*overrides, by_earlier_version=False):
+    """Return the recorded settings of a run."""
+    record = dump_settings(loaded(*PAIRS, *overrides))
+    if by_earlier_version:
+        del record["optimizer"]["dpo"]["disable_dropout"]
+    return record
+
+
+@pytest.mark.parametrize(
+    ("record", "given", "is_off"),
+    [
+        (None, (), True),
+        (begun(), (), True),
+        (begun(by_earlier_version=True), (), False),
+        (begun(f"{SETTING}=false"), (), False),
+        (begun(by_earlier_version=True), (f"{SETTING}=true",), True),
+    ],
+)
+def test_a_run_on_preferences_keeps_the_dropout_that_it_began_with(record, given, is_off):
+    """A new run switches it off; one of an earlier version keeps it on, at each start, unless it is set now."""
+    settings = loaded(*PAIRS, *given)
+    again = with_former_settings(settings, record)
+    assert again.optimizer.dpo.disable_dropout is is_off
+    assert with_former_settings(settings, dump_settings(again)).optimizer.dpo.disable_dropout is is_off
+
+
+def test_other_runs_stay_as_they_are():
+    """The optimizer of a run that learns no preferences keeps its settings."""
+    settings = loaded("data.path=texts")
+    assert with_former_settings(settings, dump_settings(settings)).optimizer == settings.optimizer
