@@ -267,7 +267,7 @@ class Run:
         train_run: TrainRun = container.train_run()
         folder.write()
         if group.rank == 0:
-            self._screen.say(*banner(self.parts, folder.decisions))
+            self._screen.say(*banner(self.parts, folder.decisions, container.mixture()))
         self._screen.show("looking for a checkpoint")
         return train_run
 

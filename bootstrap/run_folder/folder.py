@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TRAINING = "training"
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
-RULES: Mapping[str, int] = MappingProxyType({"parameter_groups": 2, "files": LATEST_RULES})
+RULES: Mapping[str, int] = MappingProxyType({"parameter_groups": 2, "mixture_stages": 2, "files": LATEST_RULES})
 """The newest version of each rule whose results have changed; a run keeps the version that it began with."""
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}

@@ -18,16 +18,33 @@ if TYPE_CHECKING:
 
     from holdfast.bootstrap.wiring.run_parts import RunParts
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.mixture import Mixture
 
 _WIDTH = 80
 _NAME = 8
 _MOST_LINES = 8
 
 
-def banner(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return at most eight lines of at most 80 characters; ``decided`` has the value chosen for each ``auto``."""
+def banner(parts: RunParts, decided: Mapping[str, Mapping[str, str]], mixture: Mixture) -> list[str]:
+    """Return lines of at most 80 characters: at most eight, and those on later stages of ``mixture``.
+
+    ``decided`` has the value chosen for each ``auto``.
+    """
     lines = [line for name, text in _facts(parts, decided) for line in _folded(name, text)]
-    return lines[:_MOST_LINES]
+    return lines[:_MOST_LINES] + [line for text in _stages(parts, mixture) for line in _folded("stage", text)]
+
+
+def _stages(parts: RunParts, mixture: Mixture) -> Iterator[str]:
+    """Yield where each later stage begins, and whether the run ends before."""
+    rows, length = parts.settings.optimizer.num_rows, parts.settings.data.row_length
+    budget = parts.opened.budget
+    steps = [budget.steps] if budget.steps is not None else []
+    steps += [-(-budget.tokens // (rows * length))] if budget.tokens is not None else []
+    for number, stage in enumerate(mixture.stages[1:], start=2):
+        step = stage.start // rows + 1
+        text = f"{number} begins in step {step:,}, after {counted(stage.start * length, 'token')}"
+        late = f": NEVER, the run has {counted(min(steps), 'step')}" if steps and step > min(steps) else ""
+        yield text + late
 
 
 def _facts(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:

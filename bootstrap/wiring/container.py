@@ -181,19 +181,14 @@ class Container(containers.DeclarativeContainer):
         ),
     )
 
-    mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
+    mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed, rules)
     pipeline = providers.Singleton(
         RecordPipeline, transforms, providers.Singleton(build_validation, settings.provided.data, sample, run_tokenizer)
     )
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     mode = providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, keep_choice)
     drift = providers.Singleton(
-        build_drift_monitor,
-        settings.provided.data,
-        cache_folder,
-        event_bus.provided.publish,
-        document_encoder.provider,
-        report,
+        build_drift_monitor, settings.provided.data, cache_folder, event_bus, document_encoder.provider, report
     )
     _read_parts = providers.Singleton(
         data.read_parts,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from fractions import Fraction
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -259,15 +261,26 @@ def warnings_line(warnings: Mapping[str, int]) -> str:
     return f"used with a warning: {reasons}"
 
 
-def mixture_of(data: FeedSettings, seed: int) -> Mixture:
-    """Return the mixture, which chooses the source of each sample, by the settings."""
+def mixture_of(data: FeedSettings, seed: int, rules: Mapping[str, int]) -> Mixture:
+    """Return the mixture, which chooses the source of each sample, by the settings.
+
+    Stages begin at rows; by the first of the ``rules`` for them they begin at blocks of rows.
+    """
     if not isinstance(data, MixtureDataSettings):
         return Mixture(seed, (Stage(0, (1,)),))
-    stages = [Stage(0, tuple(source.weight for source in data.giving.values()))]
+    rows = MIXTURE_BLOCK if rules["mixture_stages"] == 1 else 1
+    stages = [Stage(0, _whole_weights([source.weight for source in data.giving.values()]))]
     for stage in data.stages:
-        start = -(-stage.after_tokens // (data.row_length * MIXTURE_BLOCK)) * MIXTURE_BLOCK
-        stages.append(Stage(start, tuple(stage.weights.get(name, 0) for name in data.giving)))
+        start = -(-stage.after_tokens // (data.row_length * rows)) * rows
+        stages.append(Stage(start, _whole_weights([stage.weights.get(name, 0) for name in data.giving])))
     return Mixture(seed, tuple(stages), MIXTURE_BLOCK, tuple(data.giving))
+
+
+def _whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
+    """Return whole numbers in the exact ratios of ``weights`` as they are written; whole numbers stay as they are."""
+    exact = [Fraction(str(weight)) for weight in weights]
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    return tuple(int(weight * scale) for weight in exact)
 
 
 def cached_batches(

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.domain.events import Event
     from holdfast.ports.document_encoder import DocumentEncoder
+    from holdfast.ports.event_bus import EventBus
     from holdfast.ports.token_cache import TokenCache
 
 
 def build_drift_monitor(
     data: FeedSettings,
     folder: Path,
-    publish: Callable[[Event], object],
+    bus: EventBus,
     encoder: Callable[[], DocumentEncoder],
     report: Callable[[str], object],
 ) -> DriftMonitor | None:
@@ -48,7 +49,7 @@ def build_drift_monitor(
     return DriftMonitor(
         version.version.id,
         reference.profile,
-        publish,
+        bus.publish,
         stops=drift.action == "stop",
         every=drift.every,
         has_same_tokens=lambda: reference.has_tokens_of(digest(encoder().fingerprint())),

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator
 
 from holdfast.domain.sizes import size_in_bytes
 
@@ -33,6 +33,14 @@ def _whole(value: object) -> object:
         return value  # pydantic says what is wrong with it
 
 
+def _weight(value: object) -> int | float:
+    value = _whole(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+        msg = "must be a number from 0 on"
+        raise ValueError(msg)
+    return value
+
+
 def _path(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "\0" in value):
         msg = "must be a path"
@@ -50,6 +58,10 @@ def _whole_from(least: int) -> BeforeValidator:
 
 Natural = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), _whole_from(0)]
 Positive = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1), _whole_from(1)]
+Weight = Annotated[
+    int | float,
+    PlainValidator(_weight, json_schema_input_type=Annotated[float, Field(ge=0)] | _Amount),
+]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**32 - 1), _whole_from(0)]
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]

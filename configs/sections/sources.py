@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from holdfast.configs.sections.base import Natural, Number, Positive, Section, Text
+from holdfast.configs.sections.base import Number, Positive, Section, Text, Weight
 
 
 def _several(value: object) -> object:
@@ -96,10 +96,10 @@ class ScoreRange(Section):
 
 
 class _Weighted(Section):
-    weight: Natural = Field(
+    weight: Weight = Field(
         default=1,
-        description="Relative share of the samples that come from this source; a source whose weight is 0 in every "
-        "stage is not read.",
+        description="Relative share of the samples that come from this source, such as 3 or 0.7; a source whose "
+        "weight is 0 in every stage is not read.",
     )
     score: ScoreRange | None = Field(
         default=None,
@@ -129,9 +129,7 @@ MixtureSource = Annotated[
 class StageSettings(Section):
     """A stage of a mixture: from a given point in the run, the mixture uses these weights."""
 
-    after_tokens: Positive = Field(
-        description="Tokens after which the stage begins, rounded up to blocks of 1,024 rows."
-    )
-    weights: dict[Text, Natural] = Field(
+    after_tokens: Positive = Field(description="Tokens after which the stage begins, rounded up to rows.")
+    weights: dict[Text, Weight] = Field(
         description="Weight of each source by name; a source that is left out is not read in this stage."
     )

@@ -30,11 +30,11 @@ class Stage:
 class Mixture:
     """Assigns samples to sources by weight, and counts the samples of the same source before each.
 
-    Samples come in blocks of ``block``. The weights determine the number of samples of each source in a block; a
-    permutation, chosen by ``seed`` and the block, determines their positions. Blocks are computed independently, so a
-    late sample costs no more than the first. ``names``, if given, name the sources in errors. Stages start at
-    increasing multiples of ``block``, the first stage at 0. Raises ``ConfigurationError`` for other starts and for
-    impossible weights.
+    From the start of each stage on, samples come in blocks of ``block``, the last of which ends where the next stage
+    starts. The weights determine the number of samples of each source in a block; a permutation, chosen by ``seed`` and
+    the block, determines their positions. Blocks are computed independently, so a late sample costs no more than the
+    first. ``names``, if given, name the sources in errors. Stages start at increasing samples, the first stage at 0.
+    Raises ``ConfigurationError`` for other starts and for impossible weights.
     """
 
     seed: int
@@ -44,8 +44,8 @@ class Mixture:
 
     def __post_init__(self) -> None:
         starts = [stage.start for stage in self.stages]
-        if self.block < 1 or starts[:1] != [0] or any(start % self.block for start in starts):
-            msg = f"stages must start at multiples of {self.block} samples, the first one at 0, but they do at {starts}"
+        if self.block < 1 or starts[:1] != [0]:
+            msg = f"the first stage must start at sample 0, in blocks of at least 1, but stages start at {starts}"
             raise ConfigurationError(msg)
         if any(one >= two for one, two in pairwise(starts)):
             msg = f"each stage must start after the one before it, but they start at {starts}"
@@ -74,11 +74,15 @@ class Mixture:
         """
         if self.num_sources == 1:
             return np.zeros_like(samples), samples.copy()
-        blocks, numbers = np.unique(samples // self.block, return_inverse=True)
+        starts = np.array([stage.start for stage in self.stages])
+        begins = starts[np.searchsorted(starts, samples, side="right") - 1]
+        places = (samples - begins) % self.block
+        blocks, numbers = np.unique(samples - places, return_inverse=True)
         sources, ordinals = dealt = np.empty((2, len(blocks), self.block), np.int64)
-        for number, block in enumerate(blocks.tolist()):
-            dealt[:, number] = self._deal(block)
-        places = samples % self.block
+        ends = np.append(starts, np.iinfo(np.int64).max)[np.searchsorted(starts, blocks, side="right")]
+        for number, (block, end) in enumerate(zip(blocks.tolist(), ends.tolist(), strict=True)):
+            size = min(self.block, end - block)
+            dealt[:, number, :size] = self._deal(block, size)
         return sources[numbers, places], ordinals[numbers, places]
 
     def gives_from(self, sample: int) -> tuple[bool, ...]:
@@ -103,11 +107,14 @@ class Mixture:
                 totals[source] += quota
         return tuple(totals)
 
-    def _deal(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        before = np.array(self.quotas(block * self.block))
-        quotas = np.array(self.quotas((block + 1) * self.block)) - before
-        slots = np.arange(self.block)
-        sources = np.repeat(np.arange(self.num_sources), quotas)[permute(slots, self.block, self.seed, block)]
+    def _deal(self, start: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return source and ordinal of each sample of the block of ``size`` samples from ``start`` on."""
+        before = np.array(self.quotas(start))
+        quotas = np.array(self.quotas(start + size)) - before
+        slots = np.arange(size)
+        number, offset = divmod(start, self.block)
+        place = (number, offset) if offset else (number,)  # a block at a multiple of its size has its number alone
+        sources = np.repeat(np.arange(self.num_sources), quotas)[permute(slots, size, self.seed, *place)]
         ordinals = np.empty_like(slots)
         ordinals[np.argsort(sources, kind="stable")] = slots + np.repeat(before - np.cumsum(quotas) + quotas, quotas)
         return sources, ordinals

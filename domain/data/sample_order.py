@@ -85,7 +85,8 @@ class SampleOrder:
         while beyond - whole > 1:
             middle = (whole + beyond) // 2
             whole, beyond = (middle, beyond) if self._is_within(middle, limits) else (whole, middle)
-        block = np.arange(whole * self.mixture.block, beyond * self.mixture.block)
+        # a block may begin anywhere, so one that holds a multiple of their size reaches as far before it or behind it
+        block = np.arange(max(0, whole - 1) * self.mixture.block, (beyond + 1) * self.mixture.block)
         sources, ordinals = self.mixture.locate(block)
         return int(block[ordinals >= np.array(limits)[sources]][0])
 

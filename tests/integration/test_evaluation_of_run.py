@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -38,6 +39,7 @@ def train_mixture(home, *settings, steps=8):
     shared = (SAME_RHYTHM, "evaluation.every=4", "state_store.every=4", f"run.budget.steps={steps}")
     process = run_here("train", *own, *mixture(home), *shared, *settings, cwd=home)
     assert process.returncode == 0, process.stderr
+    return process
 
 
 def lines(home, name="metrics.jsonl"):
@@ -118,3 +120,13 @@ def test_samples_of_steps_that_are_taken_again_are_replaced(home):
     second = lines(home, "samples.jsonl")
     assert [each["step"] for each in second] == [step for step in (0, 4, 8, 12) for _ in range(2)]
     assert [(each["step"], each["text"]) for each in second[:4]] == [(each["step"], each["text"]) for each in first[:4]]
+
+
+def test_stages_begin_where_the_run_says(home):
+    """A stage of few tokens changes the sources from its step on, and one beyond the end is said to come never."""
+    stages = "[{after_tokens: 1024, weights: {second: 0.5}}, {after_tokens: 9999, weights: {first: 1}}]"
+    process = train_mixture(home, f"data.stages={stages}")
+    assert re.findall(r"stage +(\d .*)", process.stderr) == [
+        "2 begins in step 5, after 1,024 tokens",
+        "3 begins in step 40, after 10,048 tokens: NEVER, the run has 8 steps",
+    ]

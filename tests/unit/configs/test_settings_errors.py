@@ -168,8 +168,8 @@ def test_a_value_that_may_be_of_several_types_is_one_problem():
 
 def test_a_part_of_a_mixture_is_named_as_it_was_written():
     """The weight of a source is named without the kind of the source in between."""
-    message = complaint("data={kind: mixture, sources: {a: {kind: files, path: x}}}", "data.sources.a.weight=0.7")
-    assert message == "data.sources.a.weight (command line) must be a whole number, not 0.7"
+    message = complaint("data={kind: mixture, sources: {a: {kind: files, path: x}}}", "data.sources.a.weight=-0.7")
+    assert message == "data.sources.a.weight (command line) must be a number from 0 on"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How many tokens a stream shuffles at a time, by the settings."""
+"""How many tokens a stream shuffles at a time, and which mixture it reads, by the settings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.data_streams import choose_packing, streamed_batches
+from holdfast.bootstrap.run_folder.folder import RULES
+from holdfast.bootstrap.wiring.data_streams import choose_packing, mixture_of, streamed_batches
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.sample_order import RankShard
+from holdfast.domain.errors import ConfigurationError
 from tests.support.encoders import BYTES
 
 DOCUMENT = 80  # tokens, the one at its end included
@@ -89,3 +91,35 @@ def test_who_waits_for_a_network_has_more_threads_than_cores(monkeypatch, place,
         data=data,
     )
     assert stream.threads == expected
+
+
+def mixed(*settings, **rules):
+    shared = ("data.kind=mixture", "data.sequence_length=64", *settings)
+    return mixture_of(load_settings([], shared, {}).settings.data, 0, RULES | rules)
+
+
+@pytest.mark.parametrize(
+    ("written", "exact"), [((7, 3), (7, 3)), ((0.7, 0.3), (7, 3)), ((2.0, 0.25), (8, 1)), (("20M", 1), (20_000_000, 1))]
+)
+def test_weights_may_be_decimals(written, exact):
+    """Weights are the exact ratios of what is written, and whole ones stay as they are."""
+    first, second = written
+    sources = f"{{a: {{path: a, weight: {first}}}, b: {{path: b, weight: {second}}}}}"
+    assert mixed(f"data.sources={sources}").stages == (Stage(0, exact),)
+
+
+@pytest.mark.parametrize("weight", ["-0.1", "true", ".inf", "much"])
+def test_a_weight_is_a_number_from_0_on(weight):
+    """Another value is refused by its name."""
+    with pytest.raises(ConfigurationError, match=r"data\.sources\.a\.weight"):
+        mixed(f"data.sources={{a: {{path: a, weight: {weight}}}}}")
+
+
+def test_a_stage_begins_at_the_next_row():
+    """A stage begins within a row of its tokens; that of a run of an earlier version at the next block of rows."""
+    settings = (
+        "data.sources={a: {path: a}, b: {path: b, weight: 0}}",
+        "data.stages=[{after_tokens: 2049, weights: {b: 0.5}}]",
+    )
+    assert mixed(*settings).stages == (Stage(0, (1, 0)), Stage(33, (0, 1)))
+    assert mixed(*settings, mixture_stages=1).stages == (Stage(0, (1, 0)), Stage(1024, (0, 1)))

@@ -24,7 +24,7 @@ def single(size, seed=0):
 def orders(draw):
     sizes = tuple(draw(st.lists(st.integers(1, 60), min_size=1, max_size=4)))
     weighings = st.tuples(*(st.integers(0, 9) for _ in sizes)).filter(any)
-    stages = (Stage(0, draw(weighings)), Stage(64, draw(weighings)))
+    stages = (Stage(0, draw(weighings)), Stage(draw(st.integers(1, 100)), draw(weighings)))
     return SampleOrder(sizes, Mixture(draw(seeds), stages, block=16))
 
 
