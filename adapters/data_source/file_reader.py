@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, final
 
 from holdfast.adapters.data_source.formats.compression import CorruptDataError, unpacked
-from holdfast.adapters.data_source.formats.delimited import Model, read_delimited, read_header
+from holdfast.adapters.data_source.formats.delimited import (
+    USUAL_DELIMITERS,
+    Dialect,
+    Model,
+    read_delimited,
+    read_header,
+)
+from holdfast.adapters.data_source.formats.encodings import as_utf8, encoding_of, is_utf8, with_line_feeds
 from holdfast.adapters.data_source.formats.json_array import BEGIN_BYTES, form_of_json, read_json_array
 from holdfast.adapters.data_source.formats.jsonl import read_jsonl
-from holdfast.adapters.data_source.formats.txt import read_txt
+from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, Reading
+from holdfast.adapters.data_source.formats.txt import read_txt, read_whole_txt
+from holdfast.domain.data.data_files import FIRST_RULES
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
 from holdfast.domain.urls import describe
 from holdfast.ports.data_source import Document, Rejected
@@ -24,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.file_access import FileAccess
     from holdfast.adapters.data_source.formats.compression import Compression
     from holdfast.adapters.data_source.formats.json_array import JsonForm
-    from holdfast.adapters.data_source.formats.records import Fields, Limits, Part
     from holdfast.adapters.data_source.formats.suffixes import Format
     from holdfast.adapters.data_source.listed_file import ListedFile
 
@@ -32,9 +41,9 @@ if TYPE_CHECKING:
 
 _TABLES = ("parquet", "arrow")
 _WHOLE = ("json", "csv", "tsv")
+_MARK_BYTES = 4
 _COUNTED_AT_ONCE = 1 << 20  # bytes
 _SECONDS_TO_COUNT = 5.0  # between a bad line and its message
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 @final
@@ -76,6 +85,8 @@ class FileReader:
     fields: Fields
     limits: Limits
     access: FileAccess
+    reading: Reading = field(default_factory=Reading)
+    _encodings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False)
 
     def split(self, file: SourceFile) -> list[tuple[int, int]]:
         """Return parts of ``file``, each by the position at which it starts and about its bytes.
@@ -84,10 +95,12 @@ class FileReader:
         read. Raises ``DataError`` if the file cannot be reached.
         """
         size, step = file.stored.unit.size, self.limits.unit_bytes
-        if size <= step or file.compression != "none" or file.format in _WHOLE:
+        if size <= step or file.compression != "none" or file.format in _WHOLE or self._is_document(file):
             return [(0, size)]
         if file.format in _TABLES:
             return self._split_table(file)
+        if not is_utf8(self._encoding(file)):
+            return [(0, size)]
         return [(start, min(step, size - start)) for start in range(0, size, step)]
 
     def form(self, file: SourceFile) -> str:
@@ -123,7 +136,7 @@ class FileReader:
                     stream.read()
                     return
                 for found in self._documents(file, stream, part, model_of):
-                    yield found
+                    yield self._explained(found)
                     position = position if found.end is None else found.end
         except (ConfigurationError, StateError):
             raise
@@ -143,12 +156,12 @@ class FileReader:
         """Return whether ``expect`` fetches parts of ``file``, if it is remote: tables are read at random places."""
         return file.format not in _TABLES
 
-    def header(self, file: SourceFile) -> list[str] | None:
-        """Return the columns of a csv or tsv file, None if it has none to read."""
+    def header(self, file: SourceFile) -> tuple[list[str], Dialect] | None:
+        """Return the columns of a csv or tsv file and how they are divided, None if it has none to read."""
         with self.access.opened(file.stored, is_random=True) as packed:
             try:
-                stream = unpacked(packed, file.compression)
-                return read_header(stream, _DELIMITERS[file.format], self.limits.record_bytes)
+                stream = with_line_feeds(self._text(file, packed))
+                return read_header(stream, self._dialect(file), self.limits.record_bytes, self.fields)
             except (ValueError, CorruptDataError):
                 return None
 
@@ -159,7 +172,7 @@ class FileReader:
         """
         with self.access.opened(file.stored, is_random=True) as packed:
             try:
-                return form_of_json(unpacked(packed, file.compression).read(BEGIN_BYTES), self.fields)
+                return form_of_json(self._text(file, packed).read(BEGIN_BYTES), self.fields)
             except CorruptDataError:
                 return "jsonl"
 
@@ -169,7 +182,7 @@ class FileReader:
             return None
         try:
             with self.access.opened(file.stored, is_random=False) as stored:
-                stream, line, until = unpacked(stored, file.compression), 1, monotonic() + _SECONDS_TO_COUNT
+                stream, line, until = self._text(file, stored), 1, monotonic() + _SECONDS_TO_COUNT
                 for start in range(0, position, _COUNTED_AT_ONCE):
                     if monotonic() >= until:
                         return None
@@ -186,8 +199,10 @@ class FileReader:
         model_of: ModelOf,
     ) -> Iterator[Document | Rejected]:
         fields, most = self.fields, self.limits.record_bytes
-        stream = unpacked(stored, file.compression)
+        stream = stored if file.format in _TABLES else self._text(file, stored, part)
         match file.format:
+            case "txt" if self._is_document(file):
+                return read_whole_txt(stream, part)
             case "txt":
                 return read_txt(stream, part, self.limits.document_bytes)
             case "jsonl":
@@ -195,15 +210,58 @@ class FileReader:
             case "json":
                 return read_json_array(stream, part, fields, most)
             case "csv" | "tsv":
-                return read_delimited(stream, part, fields, _DELIMITERS[file.format], most, model_of(file))
-            case "parquet":
-                from holdfast.adapters.data_source.formats.parquet import read_parquet
+                return read_delimited(stream, part, fields, self._dialect(file), most, model_of(file))
+            case "parquet" | "arrow":
+                return _read_table(file.format, stream, part, fields, most)
 
-                return read_parquet(stream, part, fields, most)
-            case "arrow":
-                from holdfast.adapters.data_source.formats.arrow import read_arrow
+    def _explained(self, found: Document | Rejected) -> Document | Rejected:
+        """Return ``found``; a rejection names the encoding that was asked for, as readers know UTF-8 alone."""
+        if self.reading.encoding == "auto" or isinstance(found, Document):
+            return found
+        return replace(found, reason=found.reason.replace("is not UTF-8", f"is not {self.reading.encoding}", 1))
 
-                return read_arrow(stream, part, fields, most)
+    def _text(
+        self, file: SourceFile, stored: io.BufferedReader[Any], part: Part | None = None
+    ) -> io.BufferedReader[Any]:
+        """Return the text of ``file``, which is open at its start to read ``part`` (None: its beginning), in UTF-8."""
+        stream = unpacked(stored, file.compression)
+        if part is not None and part.stop is not None:  # only UTF-8 is read in parts
+            return stream
+        is_entered = part is not None and part.start > 0  # perhaps what follows there is fetched already
+        return as_utf8(stream, self._encoding(file) if is_entered else self._encoding_from(stream))
+
+    def _encoding(self, file: SourceFile) -> str:
+        key = (file.name, file.stored.unit.etag)
+        if key not in self._encodings:
+            with self.access.opened(file.stored, is_random=True) as stored:
+                self._encodings[key] = self._encoding_from(unpacked(stored, file.compression))
+        return self._encodings[key]
+
+    def _encoding_from(self, stream: io.BufferedReader[Any]) -> str:
+        """Return the encoding of the text of ``stream``, which is at its start."""
+        if self.reading.rules == FIRST_RULES:
+            return "utf-8"
+        return encoding_of(stream.peek(_MARK_BYTES)) if self.reading.encoding == "auto" else self.reading.encoding
+
+    def _dialect(self, file: SourceFile) -> Dialect:
+        delimiter, rules = self.reading.delimiter, self.reading.rules
+        is_certain = delimiter != "auto"
+        usual = USUAL_DELIMITERS[file.format]
+        return Dialect(delimiter if is_certain else usual, is_certain, self.reading.quote, rules > FIRST_RULES)
+
+    def _is_document(self, file: SourceFile) -> bool:
+        """Return whether ``file`` is a text in a folder that is small enough to be one document."""
+        most = self.reading.document_bytes
+        if file.format != "txt" or self.reading.rules == FIRST_RULES or not file.stored.below:
+            return False
+        if file.compression == "none":
+            return file.stored.unit.size <= most
+        with self.access.opened(file.stored, is_random=True) as packed, suppress(CorruptDataError):
+            stream, size = unpacked(packed, file.compression), 0
+            while size <= most and (piece := stream.read(_COUNTED_AT_ONCE)):
+                size += len(piece)
+            return size <= most
+        return False
 
     def _split_table(self, file: SourceFile) -> list[tuple[int, int]]:
         from holdfast.adapters.data_source.formats.arrow import split_arrow
@@ -221,6 +279,18 @@ class FileReader:
                 raise DataError(_sentence(error, file, 0)) from error
             parts = []
         return parts or [(0, size)]
+
+
+def _read_table(
+    form: str, stream: io.BufferedReader[Any], part: Part, fields: Fields, record_bytes: int
+) -> Iterator[Document | Rejected]:
+    if form == "parquet":
+        from holdfast.adapters.data_source.formats.parquet import read_parquet
+
+        return read_parquet(stream, part, fields, record_bytes)
+    from holdfast.adapters.data_source.formats.arrow import read_arrow
+
+    return read_arrow(stream, part, fields, record_bytes)
 
 
 def _sentence(error: Exception, file: SourceFile, position: int) -> str:

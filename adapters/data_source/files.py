@@ -16,8 +16,8 @@ from typing_extensions import override
 from holdfast.adapters.data_source.content_hashes import stamp_of
 from holdfast.adapters.data_source.file_access import FileAccess
 from holdfast.adapters.data_source.file_reader import FileReader, SourceFile
-from holdfast.adapters.data_source.folder_choice import FolderChoice
-from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
+from holdfast.adapters.data_source.folder_choice import FolderChoice, shown_names
+from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, Reading, fingerprint_of, shown
 from holdfast.adapters.data_source.formats.suffixes import (
     compression_of,
     format_of,
@@ -25,7 +25,8 @@ from holdfast.adapters.data_source.formats.suffixes import (
     problem_with_suffix,
 )
 from holdfast.adapters.data_source.listing import list_files
-from holdfast.domain.data.data_files import FIRST_RULES, LATEST_RULES, DataFile, DataFiles
+from holdfast.domain.counting import counted
+from holdfast.domain.data.data_files import FIRST_RULES, DataFile, DataFiles
 from holdfast.domain.errors import DataError
 from holdfast.domain.urls import without_secrets
 from holdfast.ports.data_source import DataSource, Document, Rejected, Remark, Unit
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.listed_file import ListedFile
 
 _THREADS = 16
+_DERIVED = ("_units", "_files", "_forms", "_first", "_own_places")  # what is found once
 _PLACE = re.compile(r"(line|row) at byte \d+")  # the position of a record as the readers of lines and rows write it
 
 
@@ -82,7 +84,6 @@ class FilesDataSource(DataSource):
         self._limits = limits or Limits()
         self._access = access or FileAccess()
         self._columns: dict[str, list[str] | None] = {}
-        self._rules = LATEST_RULES
         self._folders: dict[str, FolderChoice] = {}
         self._reading = FileReader(Fields.choose(text_field, filter), self._limits, self._access)
 
@@ -90,13 +91,16 @@ class FilesDataSource(DataSource):
         """Return a source of the same documents that carry the fields of ``names``."""
         other = copy(self)
         other.__dict__.pop("_forms", None)
-        other._reading = FileReader(self._reading.fields.keeping(names), self._limits, self._access)  # noqa: SLF001
+        fields = self._reading.fields.keeping(names)
+        other._reading = replace(self._reading, fields=fields)  # noqa: SLF001  of its own kind
         return other
 
-    def with_rules(self, rules: int) -> FilesDataSource:
-        """Return a source that reads its files by ``rules``, those of the time when a run began."""
+    def with_reading(self, reading: Reading) -> FilesDataSource:
+        """Return a source of the same paths, whose files are chosen and read by ``reading``."""
         other = copy(self)
-        other.__dict__ |= {"_rules": rules, "_folders": {}}
+        for derived in _DERIVED:
+            other.__dict__.pop(derived, None)
+        other.__dict__ |= {"_reading": replace(self._reading, reading=reading), "_folders": {}, "_columns": {}}
         return other
 
     def with_task(self, task: Task) -> FilesDataSource:
@@ -104,7 +108,7 @@ class FilesDataSource(DataSource):
         other = copy(self)
         other.__dict__.pop("_forms", None)
         fields = replace(self._reading.fields, task=task)
-        other._reading = FileReader(fields, self._limits, self._access)  # noqa: SLF001  of its own kind
+        other._reading = replace(self._reading, fields=fields)  # noqa: SLF001  of its own kind
         return other
 
     @override
@@ -158,11 +162,11 @@ class FilesDataSource(DataSource):
             [unit.name, unit.etag, forms[file.name].partition(".")[0], file.compression]
             for unit, file in self._units.values()
         ]
-        return fingerprint_of(astuple(self._limits), self._reading.fields.to_json(), units)
+        return fingerprint_of(astuple(self._limits), self._reading.fields.to_json(), units, *self._further)
 
     @override
     def files(self) -> DataFiles:
-        reading = fingerprint_of(astuple(self._limits), self._reading.fields.to_json())
+        reading = fingerprint_of(astuple(self._limits), self._reading.fields.to_json(), *self._further)
         first = self._places or self._own_places
         return DataFiles(reading, {"": self._own_places}, {"": first}, [*map(self._told, self._files, self._forms)])
 
@@ -176,7 +180,7 @@ class FilesDataSource(DataSource):
     @override
     def only(self, names: Collection[str]) -> FilesDataSource:
         part = copy(self)
-        for derived in ("_units", "_files", "_forms", "_first", "_own_places"):
+        for derived in _DERIVED:
             part.__dict__.pop(derived, None)
         part.__dict__ |= {"_part_of": (self, names), "_columns": {}}
         return part
@@ -186,7 +190,25 @@ class FilesDataSource(DataSource):
         if self._part_of is not None:
             return self._part_of[0].remarks()
         assert self._files is not None  # folders are known once their files are listed
-        return [each for folder in self._folders.values() for each in folder.remarks()]
+        found = [each for folder in self._folders.values() for each in folder.remarks()]
+        return [*found, *self._remark_large(), *self._remark_delimiters()]
+
+    def _remark_large(self) -> Iterator[Remark]:
+        most = self._reading.reading.document_bytes
+        texts = [file for file in self._files if file.format == "txt" and file.stored.below]
+        large = [file.name for file in texts if file.stored.unit.size > most]
+        if large and self._reading.reading.rules > FIRST_RULES:
+            yield Remark(
+                f"{counted(len(large), 'text file')} of more than {most:,} bytes (data.document_bytes) "
+                f"{'is' if len(large) == 1 else 'are'} cut into documents of about 64 KiB: {shown_names(large)}"
+            )
+
+    def _remark_delimiters(self) -> Iterator[Remark]:
+        for file in self._first.values():
+            header = self._reading.header(file)
+            if header is not None and not header[1].is_usual(file.format):
+                columns, dialect = header
+                yield Remark(f"the columns of {file.name} are divided by {dialect.delimiter!r}: {shown(columns)}")
 
     @property
     @override
@@ -206,6 +228,14 @@ class FilesDataSource(DataSource):
     def _name(self, file: SourceFile) -> str:
         below = file.stored.below
         return below.lstrip("/") if len(self._paths) == 1 else f"data.path[{self._paths.index(file.path)}]{below}"
+
+    @property
+    def _further(self) -> Sequence[object]:
+        """Return what of the reading matters for the files, in a fingerprint."""
+        kinds = {"table" for file in self._files if file.format in ("csv", "tsv")}
+        kinds |= {"text" for file in self._files if file.format not in ("parquet", "arrow")}
+        kinds |= {"folder" for file in self._files if file.format == "txt" and file.stored.below}
+        return self._reading.reading.to_json(kinds)
 
     @cached_property
     def _forms(self) -> Sequence[str]:
@@ -240,7 +270,8 @@ class FilesDataSource(DataSource):
         if first.name == file.name:
             return None
         if first.name not in self._columns:
-            self._columns[first.name] = self._reading.header(first)
+            header = self._reading.header(first)
+            self._columns[first.name] = None if header is None else header[0]
         columns = self._columns[first.name]
         return None if columns is None else (first.name, columns)
 
@@ -270,7 +301,11 @@ class FilesDataSource(DataSource):
         listed = list(list_files(path, self._exclude, self._access))
         folder = self._folders[path] = FolderChoice(path)
         found = [each for file in listed if (each := self._file_of(file, path, folder)) is not None]
-        is_folder = self._rules > FIRST_RULES and self._format == "auto" and not any(file.is_chosen for file in listed)
+        is_folder = (
+            self._reading.reading.rules > FIRST_RULES
+            and self._format == "auto"
+            and not any(file.is_chosen for file in listed)
+        )
         if chosen := folder.choose(found) if is_folder else found:
             return chosen
         kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
@@ -301,7 +336,7 @@ class FilesDataSource(DataSource):
     def _format_of(self, file: ListedFile) -> Format | None:
         if self._format != "auto":
             return self._format
-        is_known = self._rules > FIRST_RULES or file.is_chosen or is_known_of_old(_path_of(file))
+        is_known = self._reading.reading.rules > FIRST_RULES or file.is_chosen or is_known_of_old(_path_of(file))
         return format_of(_path_of(file)) if is_known else None
 
     def _compression_of(self, file: ListedFile) -> Compression:

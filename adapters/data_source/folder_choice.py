@@ -72,15 +72,17 @@ class FolderChoice:
         )
         for names, reason, remedy in lists:
             if names:
-                yield Remark(f"{_files(names)} in {place} {_is(names)} {reason}: {_shown(names)}{remedy}", len(names))
+                yield Remark(
+                    f"{_files(names)} in {place} {_is(names)} {reason}: {shown_names(names)}{remedy}", len(names)
+                )
         for split, names in sorted(self.other_splits.items()):
             subject = f"{_files(names)} in {place} {_is(names)}"
             if self.is_without_train:
                 reason = "read, as no file is called train, and may be of the split"
-                yield Remark(f"{subject} {reason} {split}: {_shown(names)}")
+                yield Remark(f"{subject} {reason} {split}: {shown_names(names)}")
                 continue
             setting = f"evaluation.sets.{split}.path={self._path_of(names)}"
-            reason = f"of the split {split} and not trained on: {_shown(names)}; evaluate on it with {setting}"
+            reason = f"of the split {split} and not trained on: {shown_names(names)}; evaluate on it with {setting}"
             yield Remark(f"{subject} {reason}", len(names))
 
     def _path_of(self, names: Sequence[str]) -> str:
@@ -125,5 +127,6 @@ def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown_names(names: Sequence[str]) -> str:
+    """Return the first of ``names`` for a sentence."""
     return ", ".join(sorted(names)[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")

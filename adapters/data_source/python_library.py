@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, final
 from typing_extensions import override
 
 from holdfast.adapters.data_source.files import FilesDataSource
-from holdfast.adapters.data_source.formats.records import Limits, fingerprint_of
+from holdfast.adapters.data_source.formats.records import Limits, Reading, fingerprint_of
+from holdfast.domain.data.data_files import FIRST_RULES
 from holdfast.domain.errors import DataError
 from holdfast.ports.basic import BasicDataSource
 
@@ -36,7 +37,8 @@ class PythonLibraryDataSource(BasicDataSource):
 
     def __init__(self, root: str | None = None) -> None:
         self._root = root if root is not None else sysconfig.get_paths()["stdlib"]
-        self._source = FilesDataSource([f"{escape(self._root)}/**/*.py"], exclude=_NOT_THE_LIBRARY)
+        files = FilesDataSource([f"{escape(self._root)}/**/*.py"], exclude=_NOT_THE_LIBRARY)
+        self._source = files.with_reading(Reading(FIRST_RULES))
 
     @override
     def units(self) -> Sequence[Unit]:

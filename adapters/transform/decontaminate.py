@@ -113,7 +113,7 @@ def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
 
 def _texts_of(path: Path, field: str) -> list[str]:
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         msg = f"{path} of transform '{_KIND}' cannot be read: {error}"
         raise ConfigurationError(msg) from error

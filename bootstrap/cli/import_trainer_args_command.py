@@ -46,7 +46,7 @@ def import_trainer_args(options: argparse.Namespace) -> int:
     from holdfast.domain.errors import ConfigurationError
 
     try:
-        given = read_yaml(options.file.read_text(encoding="utf-8"))
+        given = read_yaml(options.file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, StrictYamlError) as error:
         reason = " ".join(str(error).split())
         message = f"{options.file} cannot be read as TrainingArguments ({reason}): give JSON or YAML"

@@ -130,9 +130,8 @@ def open_preparation(
     record = read_record(folder) if RunLayout(folder).record.exists() else {}
     settings = with_sizes(with_former_settings(settings, began_with(folder)), {}, _choose_anew)
     known = known_data(record)
-    places = {} if known is None else known.first_places
-    rules = RULES if known is None else rules_of(record)
-    given = {"rejections": rejections, "places": places, "rules": rules, "work_part": part}
+    begun = {"rules": RULES} if known is None else {"places": known.first_places, "rules": rules_of(record)}
+    given = {"rejections": rejections, "work_part": part, **begun}
     container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
     parts: DataParts = container.data_parts()
     container.late_data().set(_divided_as_in_the_run(record, parts))

@@ -87,6 +87,13 @@ def open_files(
     They are chosen and read by ``rules``, those of the time when the run began. Their documents are of ``task`` and
     carry ``fields``.
     """
+    reading = lazy("holdfast.adapters.data_source.formats.records:Reading")(
+        rules=rules,
+        encoding=section.encoding,
+        delimiter=section.delimiter,
+        quote=section.quote,
+        document_bytes=section.document_bytes,
+    )
     source = lazy("holdfast.adapters.data_source.files:FilesDataSource")(
         placed(section.path, places),
         format=section.format,
@@ -97,7 +104,7 @@ def open_files(
             RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
         ),
     )
-    return _carrying(source.with_rules(rules), fields, task)
+    return _carrying(source.with_reading(reading), fields, task)
 
 
 def _carrying(source: Any, fields: Sequence[str], task: str) -> DataSource:

@@ -74,7 +74,7 @@ def _template_named(name: str | None) -> StockTemplate | None:
     if name is None or name in STOCK_TEMPLATES:
         return None if name is None else STOCK_TEMPLATES[name]
     try:
-        return StockTemplate(Path(name).expanduser().read_text(encoding="utf-8"))
+        return StockTemplate(Path(name).expanduser().read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         msg = (

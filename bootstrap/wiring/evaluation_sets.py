@@ -92,7 +92,7 @@ def prompts_of(evaluation: EvaluationSettings) -> Sequence[str]:
     if path is None:
         return evaluation.prompts
     try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+        lines = path.expanduser().read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         msg = f"evaluation.prompts_file is {path}, which cannot be read: {reason}"

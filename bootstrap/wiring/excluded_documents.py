@@ -39,7 +39,7 @@ def _ids_of(entry: str) -> Iterator[int]:
         yield number
         return
     try:
-        text = Path(entry).expanduser().read_text(encoding="utf-8")
+        text = Path(entry).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         why = explain(error) if isinstance(error, OSError) else "it is not text"
         msg = (

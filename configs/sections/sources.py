@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from holdfast.configs.sections.base import Number, Positive, Section, Text, Weight
 
@@ -62,7 +62,45 @@ class FilesSource(RecordSource):
     compression: Literal["auto", "none", "gz", "zst", "bz2", "xz"] = Field(
         default="auto", description="Compression of txt, json and csv files; auto decides by the suffix."
     )
+    encoding: Text = Field(
+        default="auto",
+        description="Encoding of txt, json and csv files, such as cp1252 or utf-16; auto is UTF-8 unless a byte order "
+        "mark tells UTF-16 or UTF-32.",
+    )
+    delimiter: Text = Field(
+        default="auto",
+        description="Character between the columns of csv and tsv files; auto is the comma or the tabulator, unless "
+        "only another one of , ; tab | gives the columns that are read.",
+    )
+    quote: str = Field(
+        default='"', description="Character around values of csv and tsv files; empty means that none are quoted."
+    )
+    document_bytes: Positive = Field(
+        default=4194304,
+        description="Bytes up to which a text file of a folder is one document; a larger one, and a file that the path "
+        "names itself, is cut after lines into documents of about 64 KiB.",
+    )
     retry: RetrySettings = Field(default_factory=RetrySettings, description="Retries of network requests.")
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, encoding: str) -> str:
+        try:
+            if encoding != "auto":
+                "".encode(encoding)
+        except LookupError as error:
+            msg = f"is {encoding!r}, which is no encoding of text: name one such as utf-8, utf-16, cp1252 or latin-1"
+            raise ValueError(msg) from error
+        return encoding
+
+    @field_validator("delimiter", "quote")
+    @classmethod
+    def _is_a_character(cls, character: str, info: ValidationInfo) -> str:
+        allowed = ("auto",) if info.field_name == "delimiter" else ("",)
+        if character not in allowed and (len(character) != 1 or not character.isascii() or character in "\r\n"):
+            msg = f"is {character!r}, not a single ASCII character: write one, or leave it out"
+            raise ValueError(msg)
+        return character
 
 
 class HuggingFaceSource(RecordSource):

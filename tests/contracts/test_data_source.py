@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.compression import zstd
-from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.data_source.formats.records import Limits, Reading
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.data_source.mixture import MixtureDataSource
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 TEXTS = {"a": ["one", "two\ntwo", "drei für 3", "四", "five", "6"], "b": [], "c": ["only"]}
 SMALL = Limits(document_bytes=8, unit_bytes=60)
+PIECES = Reading(document_bytes=1)  # texts of a folder are cut
 
 
 def json_lines(texts: list[str]) -> bytes:
@@ -125,7 +126,7 @@ class LocalFiles(DataSourceContract):
     bad: ClassVar[tuple[str, bytes, int]]
 
     def open(self, folder: Path) -> DataSource:
-        return FilesDataSource([str(folder)], limits=SMALL)
+        return FilesDataSource([str(folder)], limits=SMALL).with_reading(PIECES)
 
     @pytest.fixture
     def folder(self, tmp_path) -> Path:
@@ -158,7 +159,7 @@ class LocalFiles(DataSourceContract):
         name, content, position = self.bad
         (tmp_path / "bad").mkdir()
         (tmp_path / "bad" / name).write_bytes(content)
-        return FilesDataSource([str(tmp_path / "bad")], limits=Limits(document_bytes=8)), position
+        return FilesDataSource([str(tmp_path / "bad")], limits=Limits(document_bytes=8)).with_reading(PIECES), position
 
     @pytest.fixture
     def empty(self, tmp_path) -> DataSource:
@@ -246,7 +247,7 @@ class TestFilesDataSourceInMemory(DataSourceContract):
 
     @pytest.fixture
     def damaged(self, bucket) -> tuple[DataSource, int]:
-        return FilesDataSource([f"{bucket}/bad"], limits=Limits(document_bytes=8)), 8
+        return FilesDataSource([f"{bucket}/bad"], limits=Limits(document_bytes=8)).with_reading(PIECES), 8
 
     @pytest.fixture
     def empty(self, bucket) -> DataSource:

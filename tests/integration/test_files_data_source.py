@@ -155,7 +155,7 @@ BAD_FILES = {
     "Latin-1.txt": (b"good\nf\xfcr", "byte 6 is not UTF-8"),
     "cut.txt": ("good 四".encode()[:-1], "byte 5 is not UTF-8"),
     "zeros.txt": (b"good\n\0", "NUL at byte 5"),
-    "UTF-16.txt": ("text".encode("utf-16"), "byte 0 is not UTF-8"),
+    "UTF-16.txt": ("text".encode("utf-16-le"), "set data.encoding if it is UTF-16"),
     "program.py": (b"\x7fELF\x02\x01\x01\0\0", "NUL at byte 7"),
 }
 

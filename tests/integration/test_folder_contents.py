@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats import json_array
+from holdfast.adapters.data_source.formats.records import Reading
 from holdfast.adapters.data_source.mixture import MixtureDataSource
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import choose_mode
@@ -183,7 +184,7 @@ def test_a_damaged_array_is_named(tmp_path, content, problem):
 def test_a_run_that_began_before_reads_what_it_read(tmp_path):
     """By the first rules a folder gives text beside records and all splits, and no format that was added later."""
     contents = {"README.md": b"card", "train.jsonl": lines("one"), "test.jsonl": lines("two"), "a.json": array("no")}
-    source = files(tmp_path, contents).with_rules(FIRST_RULES)
+    source = files(tmp_path, contents).with_reading(Reading(FIRST_RULES))
     assert [Path(unit.name).name for unit in source.units()] == ["README.md", "test.jsonl", "train.jsonl"]
 
 

@@ -40,18 +40,23 @@ def unpacked(packed: io.BufferedReader, compression: Compression) -> io.Buffered
     """
     if compression == "none":
         return packed
-    return io.BufferedReader(_Unpacked(_UNPACK[compression](packed.read), _NAMES[compression]), _PLAIN_BYTES)
+    return ForwardStream.buffered(_UNPACK[compression](packed.read), f"{_NAMES[compression]} file")
 
 
 @final
-class _Unpacked(io.RawIOBase):
-    """Unpacks in the same steps from any start of reading, so a damaged file gives the same documents each time."""
+class ForwardStream(io.RawIOBase):
+    """Text that is made in the same steps from any start of reading, so damage gives the same documents each time."""
 
     def __init__(self, pieces: Iterator[bytes], name: str) -> None:
         self._pieces = pieces
         self._name = name
         self._held = memoryview(b"")
         self._position = 0
+
+    @classmethod
+    def buffered(cls, pieces: Iterator[bytes], name: str) -> io.BufferedReader:
+        """Return the text of ``pieces``, which can seek forwards; ``name`` is what it is made from, for messages."""
+        return io.BufferedReader(cls(pieces, name), _PLAIN_BYTES)
 
     @override
     def readable(self) -> bool:
@@ -69,7 +74,7 @@ class _Unpacked(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         target = offset + (self._position if whence == io.SEEK_CUR else 0)
         if whence == io.SEEK_END or target < self._position:
-            msg = "a compressed stream only moves forwards"
+            msg = "this stream only moves forwards"
             raise io.UnsupportedOperation(msg)
         while self._position < target and self._fill():
             self._take(target - self._position)
@@ -91,7 +96,7 @@ class _Unpacked(io.RawIOBase):
         except (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of the file system, not of bz2
                 raise
-            msg = f"it is a truncated or damaged {self._name} file ({' '.join(str(error).split())})"
+            msg = f"it is a truncated or damaged {self._name} ({' '.join(str(error).split())})"
             raise CorruptDataError(msg) from error
         return len(self._held) > 0
 

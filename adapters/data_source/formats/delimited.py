@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
+from holdfast.adapters.data_source.formats.encodings import with_line_feeds
 from holdfast.adapters.data_source.formats.records import (
     BYTE_ORDER_MARK,
     Fields,
@@ -19,34 +23,84 @@ from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.ports.data_source import Document
 
 Model = tuple[str, list[str]]
 
 _PIECE_BYTES = 1 << 16
+USUAL_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_DELIMITERS = ",;\t|"  # in the order in which they are tried
 
 
-def read_header(stream: io.BufferedReader, delimiter: str, record_bytes: int) -> list[str]:
-    """Return the names of the columns; raises ``ValueError`` if the first row is not a header."""
-    lines = _Lines(stream, 0, record_bytes)
+@final
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How rows are divided: by ``delimiter``, or by the usual one of other formats if ``is_certain`` is false.
+
+    An empty ``quote`` means that nothing is quoted. ``strips_mark`` is false for a run that began when a byte order
+    mark was still part of a quoted name.
+    """
+
+    delimiter: str
+    is_certain: bool = False
+    quote: str = '"'
+    strips_mark: bool = True
+
+    def is_usual(self, form: str) -> bool:
+        """Return whether the delimiter is that of ``form``, csv or tsv, or was asked for."""
+        return self.is_certain or self.delimiter == USUAL_DELIMITERS[form]
+
+    def rows(self, lines: Iterable[str]) -> Iterator[list[str]]:
+        """Return the rows of ``lines``; reading them may raise ``csv.Error``."""
+        if not self.quote:
+            return csv.reader(lines, delimiter=self.delimiter, quoting=csv.QUOTE_NONE, strict=True)
+        return csv.reader(lines, delimiter=self.delimiter, quotechar=self.quote, strict=True)
+
+    def others(self) -> Iterator[Dialect]:
+        """Yield this dialect, and those with other delimiters if it is not certain."""
+        yield self
+        if not self.is_certain:
+            yield from (replace(self, delimiter=each) for each in _DELIMITERS if each != self.delimiter)
+
+
+def read_header(
+    stream: io.BufferedReader, dialect: Dialect, record_bytes: int, fields: Fields
+) -> tuple[list[str], Dialect]:
+    """Return the names of the columns, and the dialect with the delimiter that is used.
+
+    It is the first one by which the columns include ``fields``; if none does so, that of ``dialect`` if it divides the
+    header, or else the one that gives most columns. Raises ``ValueError`` if the first row is not a header.
+    """
+    lines = _Lines(stream, 0, record_bytes, dialect)
+    taken: list[str] = []
     try:
-        names = next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), [])
+        names = next(filter(None, dialect.rows(_kept(lines, taken))), [])
     except (csv.Error, _TooLongError) as error:
         msg = f"its first row is not a header of column names ({error})"
         raise ValueError(msg) from error
     if not names or lines.bad_byte is not None:
         msg = "it does not start with a header of column names in UTF-8"
         raise ValueError(msg)
-    return [names[0].removeprefix(BYTE_ORDER_MARK), *names[1:]]
+    names = [names[0].removeprefix(BYTE_ORDER_MARK), *names[1:]]
+    if fields.missing(names, "") is None:
+        return names, dialect
+    found = [(names, dialect)]
+    for other in list(dialect.others())[1:]:
+        with suppress(csv.Error):
+            found.append((next(filter(None, other.rows(taken)), []), other))
+    fitting = [each for each in found if fields.missing(each[0], "") is None]
+    if not fitting and len(names) > 1:
+        return names, dialect
+    return max(fitting or found, key=lambda each: len(each[0]))
 
 
 def read_delimited(
     stream: io.BufferedReader,
     part: Part,
     fields: Fields,
-    delimiter: str,
+    dialect: Dialect,
     record_bytes: int,
     model: Model | None = None,
 ) -> Iterator[Document | Rejected]:
@@ -55,10 +109,11 @@ def read_delimited(
     The header is read first, for any ``part.start``, which is 0 or the beginning of a row. ``model`` is the name of
     another file and its columns; this file must have the same columns, in any order.
     """
+    stream = with_line_feeds(stream)
     if not stream.peek(1):
         return
     try:
-        columns = read_header(stream, delimiter, record_bytes)
+        columns, dialect = read_header(stream, dialect, record_bytes, fields)
     except ValueError as error:
         reason = f"{part.file}: {error}: put one there, leave the file out or set data.format"
         yield Rejected(reason, part.start, None)
@@ -69,7 +124,13 @@ def read_delimited(
     position = stream.tell()
     if part.start > position:
         position = stream.seek(part.start)
-    yield from _records(_Lines(stream, position, record_bytes), columns, part, fields.as_text(), delimiter)
+    yield from _records(_Lines(stream, position, record_bytes, dialect), columns, part, fields.as_text())
+
+
+def _kept(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
+    for line in lines:
+        taken.append(line)
+        yield line
 
 
 def _difference(columns: Sequence[str], file: str, model: Model | None) -> str | None:
@@ -81,11 +142,9 @@ def _difference(columns: Sequence[str], file: str, model: Model | None) -> str |
     )
 
 
-def _records(
-    lines: _Lines, columns: Sequence[str], part: Part, fields: Fields, delimiter: str
-) -> Iterator[Document | Rejected]:
+def _records(lines: _Lines, columns: Sequence[str], part: Part, fields: Fields) -> Iterator[Document | Rejected]:
     _allow_fields_of(lines.record_bytes)
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    rows = lines.dialect.rows(lines)
     text = columns.index(fields.text) if fields.task == "text" else None
     while True:
         start = lines.begin()
@@ -136,7 +195,8 @@ class _TooLongError(Exception):
 class _Lines:
     """Lines of text for ``csv.reader``, which counts no bytes; one that is not UTF-8 is marked in ``bad_byte``."""
 
-    def __init__(self, stream: io.BufferedReader, position: int, record_bytes: int) -> None:
+    def __init__(self, stream: io.BufferedReader, position: int, record_bytes: int, dialect: Dialect) -> None:
+        self.dialect = dialect
         self.position = position
         self.record_bytes = record_bytes
         self.bad_byte: int | None = None
@@ -165,6 +225,8 @@ class _Lines:
             raise _TooLongError
         if not line:
             raise StopIteration
+        if start == 0 and self.dialect.strips_mark:
+            line = line.removeprefix(codecs.BOM_UTF8)
         try:
             return line.decode()
         except UnicodeDecodeError as error:
@@ -175,6 +237,6 @@ class _Lines:
     def _take(self, size: int) -> bytes:
         piece = self._stream.readline(size)
         self.position += len(piece)
-        self._quotes += piece.count(b'"')
+        self._quotes += piece.count(self.dialect.quote.encode()) if self.dialect.quote else 0
         self._is_row_end = piece.endswith(b"\n") and self._quotes % 2 == 0
         return piece

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self, final
 
+from holdfast.domain.data.data_files import FIRST_RULES, LATEST_RULES
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation_record import (
     RECORD_FIELDS,
@@ -28,7 +29,7 @@ from holdfast.domain.training.record_marks import unused_fields
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Value = str | int | float | bool | None
 Task = Literal["text", "chat", "completion", "preference"]
@@ -60,6 +61,35 @@ class Limits:
     document_bytes: int = 64 << 10
     record_bytes: int = 64 << 20
     unit_bytes: int = 8 << 20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How text files are read, besides their fields.
+
+    ``rules`` are those of the time when a run began. ``encoding`` is the name of one, or ``auto`` for UTF-8 unless a
+    byte order mark tells another. ``delimiter`` and ``quote`` are those of csv and tsv files; ``auto`` means the usual
+    delimiter unless only another one gives the columns that are read, an empty quote that nothing is quoted. A text
+    file of a folder with up to ``document_bytes`` is one document.
+    """
+
+    rules: int = LATEST_RULES
+    encoding: str = "auto"
+    delimiter: str = "auto"
+    quote: str = '"'
+    document_bytes: int = 4 << 20
+
+    def to_json(self, kinds: Collection[str]) -> list[object]:
+        """Return what of the reading matters for ``kinds``: text, table, and folder for whole texts."""
+        found: list[object] = []
+        if self.rules > FIRST_RULES and "table" in kinds:
+            found.append(["table", self.delimiter, self.quote])
+        if self.rules > FIRST_RULES and "folder" in kinds:
+            found.append(["document", self.document_bytes])
+        if self.encoding != "auto" and "text" in kinds:
+            found.append(["encoding", self.encoding])
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +261,7 @@ def not_utf8(file: str, position: int, start: int, end: int) -> Rejected:
     """Return the rejection of a record that is not UTF-8 at the byte ``position``."""
     reason = (
         f"{file}: byte {position} is not UTF-8; it seems to be a binary file or text in another encoding: "
-        "convert it to UTF-8 or leave it out"
+        "set data.encoding, say to cp1252, convert it to UTF-8 or leave it out"
     )
     return Rejected(reason, start, end)
 

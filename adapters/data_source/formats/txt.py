@@ -26,6 +26,13 @@ def read_txt(stream: io.BufferedReader, part: Part, document_bytes: int) -> Iter
             yield found
 
 
+def read_whole_txt(stream: io.BufferedReader, part: Part) -> Iterator[Document | Rejected]:
+    """Yield all the text as one document, which must fit into memory, unless it is white space alone."""
+    content = stream.read()
+    if part.start == 0 and (found := _judge(content, part.file, 0)):
+        yield found
+
+
 def _pieces(stream: io.BufferedReader, position: int, size: int) -> Iterator[tuple[int, bytes]]:
     # if there is a cut at ``position``, it belongs to the block that ends there or later
     start = max(position - 1, 0) // size * size
@@ -53,7 +60,10 @@ def _judge(content: bytes, file: str, start: int) -> Document | Rejected | None:
     except UnicodeDecodeError as error:
         return not_utf8(file, start + error.start, start, end)
     if (nul := content.find(b"\0")) >= 0:
-        reason = f"{file}: there is a NUL at byte {start + nul}: it seems to be a binary file, leave it out"
+        reason = (
+            f"{file}: there is a NUL at byte {start + nul}: it seems to be a binary file, leave it out; or set "
+            "data.encoding if it is UTF-16"
+        )
         return Rejected(reason, start, end)
     if start == 0:
         text = text.removeprefix(BYTE_ORDER_MARK)
