@@ -12,7 +12,7 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.operations.trust import note_trust
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
-from holdfast.bootstrap.run_folder.folder import is_unwritten, read_record
+from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
@@ -74,7 +74,7 @@ class Story:
 
 def explain(run: Path) -> str:
     """Return the explanation of the run folder ``run``; writes nothing; raises ``StateError`` for another folder."""
-    if is_unwritten(run):
+    if RunLayout(run).is_unwritten:
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
     record = read_record(run)
     layout = RunLayout(run)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.bootstrap.process.text_table import cut, table_within
-from holdfast.bootstrap.run_folder.folder import TRAINING, flatten, is_unwritten, read_record, versions_read
+from holdfast.bootstrap.run_folder.folder import TRAINING, flatten, read_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import is_locked
 from holdfast.configs.error_messages import one_line
@@ -97,7 +97,9 @@ def _find(folder: Path) -> tuple[list[RunEntry], dict[str, str]]:
     for path, is_run in _folders(folder, _DEEPEST):
         shown = "." if path == folder else str(path.relative_to(folder))
         if not is_run:
-            others[shown] = "holds the lock of a start, and no run yet" if is_unwritten(path) else "holds no run"
+            others[shown] = (
+                "holds the lock of a start, and no run yet" if RunLayout(path).is_unwritten else "holds no run"
+            )
             continue
         try:
             runs.append(_entry(path, path.resolve().name if path == folder else shown))

@@ -29,7 +29,7 @@ from holdfast.bootstrap.operations.run_events import EventNotes, RunNote
 from holdfast.bootstrap.operations.run_progress import TimeRecord, share_of, time_left
 from holdfast.bootstrap.operations.run_state import state_of
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
-from holdfast.bootstrap.run_folder.folder import flatten, is_unwritten, read_whole_record, versions_read
+from holdfast.bootstrap.run_folder.folder import flatten, read_whole_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
 from holdfast.domain.training.metric_catalog import is_higher_better
@@ -56,7 +56,8 @@ class RunView:
     """
 
     def __init__(self, folder: Path, *, name: str | None = None) -> None:
-        if not RunLayout(folder).record.exists() and not is_unwritten(folder):
+        layout = RunLayout(folder)
+        if not layout.record.exists() and not layout.is_unwritten:
             msg = f"{folder} is not a run folder: name one that `train` has made, such as runs/default"
             raise StateError(msg)
         self.folder = folder

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.regular_file import read_alike, read_regular
+from holdfast.adapters.shared.files.sealed_json import HASH, sealed, unsealed
 from holdfast.bootstrap.run_folder.layout import RECORD, STUDY_RECORD, RunLayout
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.aliases import with_current_names
@@ -31,7 +32,8 @@ DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
 RULES: Mapping[str, int] = MappingProxyType({"parameter_groups": 2, "mixture_stages": 2, "files": LATEST_RULES})
 """The newest version of each rule whose results have changed; a run keeps the version that it began with."""
-_SCHEMA = 1
+_SCHEMA = 2
+_UNSEALED = 1  # the schema of records without a hash
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 _SECTIONS = ("run", "data", "model")
 # Further settings that must be equal on all ranks of a run.
@@ -106,13 +108,13 @@ class RunFolder:
     def enter(self, phase: str) -> None:
         """Record in ``run.json`` that this start has reached ``phase``, without any other change."""
         self.record["start"]["phase"] = phase
-        replace_record(self.path, json.dumps(self._kept | {"start": self.record["start"]}, indent=1))
+        replace_record(self.path, _text_of(self._kept | {"start": self.record["start"]}))
 
     def note(self, entry: Mapping[str, Any]) -> None:
         """Add ``entry``, an action on the run, to the history in ``run.json``, with the time."""
         history = [*self._kept["history"], {"time": _now(), **entry}]
         self._kept = self._kept | {"history": history}
-        replace_record(self.path, json.dumps(self._kept, indent=1))
+        replace_record(self.path, _text_of(self._kept))
 
     def fail(self, error: str) -> bool:
         """Record in ``run.json`` the ``error`` that ended this start, unless ``write`` came first; return whether."""
@@ -182,9 +184,7 @@ class RunFolder:
         if not isinstance(former, str) or former == here or not _is_at(Path(former), identity, self.path):
             return
         history = [*record["history"], {"time": _now(), "copied_from": former, "id": identity}]
-        replace_record(
-            self.path, json.dumps(record | {"id": uuid4().hex, "folder": here, "history": history}, indent=1)
-        )
+        replace_record(self.path, _text_of(record | {"id": uuid4().hex, "folder": here, "history": history}))
         self.copied_from = former
         with suppress(OSError):
             RunLayout(self.path).trackers.unlink(missing_ok=True)  # the new run of each lacks all metrics
@@ -196,7 +196,7 @@ class RunFolder:
 
     def as_json(self) -> str:
         """Return the text that ``write`` writes."""
-        return json.dumps(self.record, indent=1)
+        return _text_of(self.record)
 
     def write(self) -> None:
         """Replace ``run.json`` atomically: the run has begun."""
@@ -233,6 +233,10 @@ def _refuse_links(layout: RunLayout) -> None:
         raise StateError(msg)
 
 
+def _text_of(record: dict[str, Any]) -> str:
+    return json.dumps(sealed(record | {"schema": _SCHEMA}), indent=1)
+
+
 def replace_record(path: Path, text: str) -> None:
     """Replace ``run.json`` of the run folder ``path`` atomically; raises ``StateError`` if it cannot be written."""
     try:
@@ -252,6 +256,8 @@ def read_record(path: Path) -> dict[str, Any]:
         if record["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)
+        if record["schema"] != _UNSEALED:
+            record = unsealed({HASH: "", **record})
         _check_members(record)
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{path} is not a run folder: it has no {RECORD}"
@@ -317,13 +323,6 @@ def versions_read(record: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
 
 def _is_version(entry: object) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(name), str) for name in ("id", "name", "cache"))
-
-
-def is_unwritten(path: Path) -> bool:
-    """Return whether the folder ``path`` holds the lock of a start and no other file of a run or of a study yet."""
-    layout = RunLayout(path)
-    others = (layout.record, layout.checkpoints, path / STUDY_RECORD)
-    return layout.lock.is_file() and not any(other.exists() for other in others)
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -180,3 +180,9 @@ class RunLayout:
     def holds_checkpoints(self) -> bool:
         """Return whether the folder holds anything with the name of a checkpoint, committed or not."""
         return any(self.checkpoints.glob("checkpoint-*"))
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Return whether the folder holds the lock of a start and no other file of a run or of a study yet."""
+        others = (self.record, self.checkpoints, self.root / STUDY_RECORD)
+        return self.lock.is_file() and not any(other.exists() for other in others)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import read_regular, regular
+from holdfast.adapters.shared.files.sealed_json import sealed, unsealed
 from holdfast.bootstrap.run_folder.folder import changed_settings, is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout
 from holdfast.configs.run_names import is_below
@@ -101,7 +102,7 @@ def begin_study(
             if not path.exists():
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 written = {"schema": _SCHEMA, "created": now, **fresh, "space": space, "settings": settings}
-                replace_file(path, json.dumps(written, indent=1).encode())
+                replace_file(path, json.dumps(sealed(written), indent=1).encode())
     except OSError as error:
         msg = f"the folder of the study {root} cannot be used, {explain(error)}; choose another with run.dir"
         raise StateError(msg) from error
@@ -139,6 +140,7 @@ def read_study(root: Path) -> StudyRecord:
         if found["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)
+        found = unsealed(found)
         names = ("settings", "space", "seed", "parallel", "threads", "id", "created")
         return StudyRecord(*(found[name] for name in names))
     except (FileNotFoundError, NotADirectoryError) as error:

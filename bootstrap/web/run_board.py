@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.operations.run_view import RunView
-from holdfast.bootstrap.run_folder.folder import is_unwritten
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
 from holdfast.domain.urls import describe
@@ -178,7 +177,7 @@ class RunBoard:
 def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:
     """Yield ``folder`` if it is a run or holds no other folder of one, else the runs in it, sorted by name."""
     layout = RunLayout(folder)
-    if layout.record.exists() or is_unwritten(folder) or depth == 0:
+    if layout.record.exists() or layout.is_unwritten or depth == 0:
         yield folder
         return
     runs = [each for each in _folders_in(folder) if not each.name.startswith(".") and _holds_run(each, depth - 1)]

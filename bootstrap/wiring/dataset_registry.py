@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.sealed_json import sealed, unsealed
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.sizes import shown_size
 
@@ -60,9 +61,10 @@ class Datasets:
             return
         known.pop(key, None)
         known[key] = entry
+        entries = {place: sealed(each) for place, each in list(known.items())[-_MOST:]}
         with suppress(OSError):  # the next run hashes the files again
             self._folder.mkdir(exist_ok=True)
-            replace_file(path, json.dumps(dict(list(known.items())[-_MOST:])).encode(), is_shared=True)
+            replace_file(path, json.dumps(entries).encode(), is_shared=True)
 
     def _find(self, reader: TextReader, key: str) -> str:
         files = None if self._is_secret else reader.source.files()
@@ -103,7 +105,7 @@ def datasets_in(folder: Path, cache: CacheSettings, show: ShowPhase = show_nothi
 def _read(path: Path) -> dict[str, Any]:
     try:
         known = json.loads(path.read_text(encoding="ascii"))
-        return {key: entry for key, entry in known.items() if _is_entry(entry)}
+        return {key: unsealed(entry) for key, entry in known.items() if _is_entry(entry)}
     except (OSError, ValueError, AttributeError):
         return {}
 

@@ -189,7 +189,7 @@ def test_a_run_of_an_earlier_version_continues_and_takes_the_contents_over(tmp_p
     path = tmp_path / "runs/default/run.json"
     record = json.loads(path.read_text())
     del record["data"]
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(record | {"schema": 1}))
     process = train(tmp_path, "md", "run.budget.steps=6")
     assert process.returncode == 0, process.stderr
     assert all(not line.startswith("?") for line in json.loads(path.read_text())["data"]["files"])

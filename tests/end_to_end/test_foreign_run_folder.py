@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from holdfast.adapters.shared.files.sealed_json import sealed
 from tests.support.command_line import corpus, run_here, tiny
 
 LORA = ["model.lora.rank=4"]
@@ -54,7 +55,7 @@ def edit(folder, **changes):
         for section in sections:
             place = place[section]
         place[name] = value
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(sealed(record)))
 
 
 def trusting(folder):

@@ -33,7 +33,7 @@ def test_a_file_of_former_names_trains(tmp_path):
         for key in old[:-1]:
             section = section[key]
         section[old[-1]] = section.pop(new[-1])
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(record | {"schema": 1}))
     process = run_here(*command, "run.budget.steps=2", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert not [line for line in process.stdout.splitlines() if "changed: " in line and "budget" not in line]

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from holdfast.adapters.shared.files.sealed_json import sealed
 from holdfast.bootstrap.operations.return_to_step import return_to
 from holdfast.configs.settings import TrainSettings
 from tests.support.command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny
@@ -34,7 +35,7 @@ def home(trained, tmp_path):
     record = tmp_path / RUN / "run.json"
     told = json.loads(record.read_text())
     del told["folder"]  # else it would be a copy, which is a run of its own
-    record.write_text(json.dumps(told, indent=1))
+    record.write_text(json.dumps(sealed(told), indent=1))
     return tmp_path
 
 

@@ -108,7 +108,7 @@ def test_a_run_that_began_by_another_rule_keeps_its_groups(tmp_path, monkeypatch
         assert record["rules"]["parameter_groups"] == version
         if name == "old":
             del record["rules"]
-            path.write_text(json.dumps(record))
+            path.write_text(json.dumps(record | {"schema": 1}))
         train(tmp_path, f"run.name={name}", "run.budget.steps=2")
         assert group_of(norm, path.parent) == group
         assert json.loads(path.read_text())["rules"]["parameter_groups"] == version

@@ -6,7 +6,8 @@ from copy import deepcopy
 import pytest
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
-from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.adapters.shared.files.sealed_json import sealed
+from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
@@ -154,7 +155,7 @@ def test_a_run_of_a_newer_rule_is_refused(tmp_path):
     """What a later version has begun by a rule that is not known here cannot be continued with the same results."""
     begun(tmp_path)
     path = tmp_path / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"rules": {"parameter_groups": 99}}))
+    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | {"rules": {"parameter_groups": 99}})))
     with closing(SharedRunFolder(tmp_path, SingleProcessGroup())) as folder:
         folder.begin(SETTINGS)
         with pytest.raises(StateError, match="began with a newer holdfast"):
@@ -172,3 +173,21 @@ def test_a_run_continues_with_what_computes_the_same_and_with_nothing_else(tmp_p
         model = SETTINGS["model"] | {"gradient_checkpointing": "full", name: "of_a_package"}
         with closing(RunFolder(tmp_path)) as folder, pytest.raises(ConfigurationError, match=f"model.{name} was"):
             folder.begin({**SETTINGS, "model": model})
+
+
+def test_no_bit_of_the_record_changes_what_commands_take_from_it(tmp_path):
+    """Whichever bit of run.json is another, it is refused, or all that commands take from it is as it was."""
+    begun(tmp_path / "run")
+    path, right = tmp_path / "run/run.json", read_record(tmp_path / "run")
+    sound, refused = path.read_bytes(), 0
+    for bit in range(0, 8 * len(sound), 3):
+        wrong = bytearray(sound)
+        wrong[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(wrong)
+        try:
+            found = read_record(tmp_path / "run")
+        except StateError:
+            refused += 1
+        else:
+            assert right.items() <= found.items(), (bit, wrong)
+    assert refused > len(sound)

@@ -147,7 +147,7 @@ def test_a_run_of_an_earlier_version_keeps_steps_that_read_all(tmp_path):
     record = tmp_path / "run.json"
     whole = json.loads(record.read_text())
     del whole["auto"]["data.epochs=1"]["since_row"]
-    record.write_text(json.dumps(whole))
+    record.write_text(json.dumps(whole | {"schema": 1}))
     assert decided(tmp_path, GROWN, epochs=1, rows=4, store=store_at(2, 12))[0] == steps
     assert is_whole(decided(tmp_path, GROWN, epochs=1, rows=4, store=store_at(3, 8))[0], stream, (3, 8), 4)
 
