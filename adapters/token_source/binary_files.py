@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests, read_at
+from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests, read_twice
 from holdfast.adapters.token_source.documents import DocumentScanner, check_ids, narrowest
 from holdfast.adapters.token_source.shards import FileShard, fingerprint_of, shard_name, stamp_of
 from holdfast.domain.errors import DataError, StateError
@@ -67,7 +67,9 @@ def find_flat(file: TokenFile, form: RawForm | None) -> FlatIds:
         if form is not None:
             num_bytes = file.path.stat().st_size - form.header
             return _as_it_is(form.dtype, form.header, num_bytes // form.dtype.itemsize)
-        ids = np.load(file.path, mmap_mode="r", allow_pickle=False)
+        ids, again = (np.load(file.path, mmap_mode="r", allow_pickle=False) for _ in range(2))
+        if (ids.dtype, ids.shape) != (again.dtype, again.shape):
+            raise DataError(_changing(file))
     except (OSError, ValueError, EOFError) as error:
         msg = f"{file.name} cannot be read as an array of token ids ({error}): check the file"
         raise DataError(msg) from error
@@ -89,8 +91,8 @@ def _scan(file: TokenFile, flat: FlatIds, options: ReadOptions) -> Arrays:
         with file.path.open("rb", buffering=0) as opened:
             for first in range(0, flat.num_ids, _CHUNK):
                 place = flat.begin + first * width, min(_CHUNK, flat.num_ids - first) * width
-                data = read_at(opened.fileno(), *place)
-                if len(data) != place[1] or data != read_at(opened.fileno(), *place):
+                data = read_twice(opened.fileno(), *place)
+                if len(data) != place[1]:
                     raise DataError(_changing(file))
                 chunk = np.frombuffer(data, flat.dtype)
                 check_ids(chunk, options.vocabulary_size, partial(_place, file, first))
@@ -105,10 +107,7 @@ def _scan(file: TokenFile, flat: FlatIds, options: ReadOptions) -> Arrays:
 
 
 def _changing(file: TokenFile) -> str:
-    return (
-        f"{file.name} changed while it was read, or its disk reads differently each time: run the same command once no "
-        "process writes to it"
-    )
+    return f"{file.name} changed while it was read: run the same command once no process writes to it"
 
 
 def _place(file: TokenFile, begin: int, number: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from blake3 import blake3
 
+from holdfast.adapters.shared.token_store.checked_ids import TwiceReadFile
 from holdfast.adapters.token_source.documents import DocumentScanner, check_ids, narrowest
 from holdfast.adapters.token_source.row_columns import TokenRows, columns_beside
 from holdfast.adapters.token_source.shards import FileShard, fingerprint_of, shard_name
@@ -176,22 +177,22 @@ def _flat(file: TokenFile, batch: Any, column: str, row: int) -> tuple[NDArray[n
 
 def _batches(file: TokenFile, column: str) -> Iterator[Any]:
     """Yield record batches of the columns that are used."""
-    arrow, parquet = _pyarrow()
+    _, parquet = _pyarrow()
     if file.path.suffix.lower() == ".parquet":
-        with parquet.ParquetFile(file.path) as table:
+        with TwiceReadFile(file.path) as source, parquet.ParquetFile(source) as table:
             yield from table.iter_batches(_BATCH_ROWS, columns=_checked(file, table.schema_arrow, column))
         return
-    with arrow.memory_map(str(file.path)) as source:
+    with TwiceReadFile(file.path) as source:
         table, batches = _opened(source)
         names = _checked(file, table.schema, column)
         yield from (batch.select(names) for batch in batches)
 
 
 def _schema(file: TokenFile) -> Any:
-    arrow, parquet = _pyarrow()
+    _, parquet = _pyarrow()
     if file.path.suffix.lower() == ".parquet":
         return parquet.read_schema(file.path)
-    with arrow.memory_map(str(file.path)) as source:
+    with TwiceReadFile(file.path) as source:
         return _opened(source)[0].schema
 
 

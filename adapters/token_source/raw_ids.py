@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.adapters.shared.token_store.checked_ids import read_twice
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def raw_form(file: TokenFile, options: ReadOptions) -> RawForm | None:
     Raises ``DataError`` if none of them decides, or if the file holds more than ids.
     """
     try:
-        with file.path.open("rb") as opened:
-            begin = opened.read(_LLM_C_BYTES)
+        begin = _read(file.path, 0, _LLM_C_BYTES)
         if file.path.suffix.lower() == ".npy" and begin.startswith(_NUMPY):
             return None
         told, header = _header(file, begin)
@@ -103,7 +103,7 @@ def _chunk_header(file: TokenFile, numbers: NDArray[np.uint32], size: int) -> in
     num_items = int(numbers[0]) if len(numbers) else 0
     header = 4 * (num_items + 2)
     if num_items and header < size and len(numbers) > 1 and int(numbers[1]) == header:
-        offsets = np.fromfile(file.path, "<u4", num_items + 1, offset=4)
+        offsets = np.frombuffer(_read(file.path, 4, header - 4), "<u4")
         if int(offsets[-1]) == size and bool((np.diff(offsets.astype(np.int64)) >= 0).all()):
             return header
     if listed:
@@ -140,8 +140,7 @@ def _told_by_index(file: TokenFile) -> str | None:
     path = file.path.with_suffix(".idx")
     if not path.is_file():
         return None
-    with path.open("rb") as index:
-        begin = index.read(18)
+    begin = _read(path, 0, 18)
     code = begin[17] if len(begin) == 18 and begin.startswith(_MEGATRON) else 0
     return _MEGATRON_TYPES[code] if 0 < code < len(_MEGATRON_TYPES) else None
 
@@ -174,11 +173,9 @@ def _proved(file: TokenFile, header: int, options: ReadOptions) -> str:
 def _windows(path: Path, header: int, size: int) -> Iterator[bytes]:
     """Yield the first, the middle and the last bytes of the ids, whole ids of any type unless the file is small."""
     last = max(0, size - _WINDOW) // 8 * 8
-    with path.open("rb") as file:
-        for begin in sorted({0, last // 2 // 8 * 8, last}):
-            file.seek(header + begin)
-            found = file.read(min(_WINDOW, size - begin))
-            yield found if size < _WINDOW else found[: len(found) // 8 * 8]
+    for begin in sorted({0, last // 2 // 8 * 8, last}):
+        found = _read(path, header + begin, min(_WINDOW, size - begin))
+        yield found if size < _WINDOW else found[: len(found) // 8 * 8]
 
 
 def _fits(ids: NDArray[np.integer[Any]], vocabulary_size: int) -> bool:
@@ -186,6 +183,10 @@ def _fits(ids: NDArray[np.integer[Any]], vocabulary_size: int) -> bool:
 
 
 def _holds(path: Path, header: int, end_of_text: int) -> bool:
-    ids = np.memmap(path, "<u2", "r", header)
-    step = 1 << 22
-    return any(bool((ids[begin : begin + step] == end_of_text).any()) for begin in range(0, len(ids), step))
+    parts = (_read(path, begin, _WINDOW) for begin in range(header, path.stat().st_size, _WINDOW))
+    return any(bool((np.frombuffer(part, "<u2") == end_of_text).any()) for part in parts)
+
+
+def _read(path: Path, offset: int, size: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return read_twice(file.fileno(), offset, size)

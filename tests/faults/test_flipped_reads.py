@@ -148,3 +148,16 @@ def test_no_wrong_reading_of_two_ranks_is_used(shim, tmp_path, way, large):
     for first, second in zip(*found, strict=True):
         assert ("error" in first) == ("error" in second)
         assert first.get("step") == second.get("step")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("way", ["bin", "npy", "parquet", "arrow", "cache"])
+def test_no_wrong_reading_of_tokens_is_used(shim, tmp_path, way):
+    """Whichever reading of token files is wrong, documents and loss masks are the same, or there is an error."""
+    own = {"PYTHONPATH": str(HERE.parents[1]), "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE.parent / "support/token_flip_driver.py"), way, str(tmp_path)]
+    subprocess.run(command, env=os.environ | own, check=True)
+    right, *others = [json.loads(line) for line in (tmp_path / "found").read_text().splitlines()]
+    assert len(others) == right["count"] > 4
+    assert [other for other in others if other.get("digest", right["digest"]) != right["digest"]] == []

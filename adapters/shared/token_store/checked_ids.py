@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import weakref
+from io import FileIO, RawIOBase
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from blake3 import blake3
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from io import FileIO
+    from pathlib import Path
 
     from numpy.typing import NDArray
     from typing_extensions import Buffer
@@ -119,3 +121,45 @@ def read_at(descriptor: int, offset: int, size: int) -> bytes:
     while (left := size - sum(map(len, parts))) and (more := os.pread(descriptor, left, offset + size - left)):
         parts.append(more)
     return b"".join(parts)
+
+
+def read_twice(descriptor: int, offset: int, size: int) -> bytes:
+    """Return what ``read_at`` returns twice. Raises ``OSError`` if that differs: no hash of these bytes is known."""
+    data = read_at(descriptor, offset, size)
+    if data != read_at(descriptor, offset, size):
+        msg = "it reads differently each time"
+        raise OSError(msg)
+    return data
+
+
+@final
+class TwiceReadFile(RawIOBase):
+    """The file ``path`` for other libraries, read by ``read_twice``."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = FileIO(path)
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        data = read_twice(self._file.fileno(), self._file.tell(), len(view))
+        view[: len(data)] = data
+        self._file.seek(len(data), 1)
+        return len(data)
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    @override
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -74,7 +74,10 @@ class StoredShards:
 
     def read(self, path: Path) -> ShardManifest:
         """Return the manifest of the shard in the folder ``path``; raises the errors of ``read_manifest``."""
-        return read_manifest(self._folder.files, path, self._encryption)
+        try:
+            return read_manifest(self._folder.files, path, self._encryption)
+        except CorruptTokensError:  # if only the reading was wrong, another is right
+            return read_manifest(self._folder.files, path, self._encryption)
 
     def scan(self) -> Mapping[str, ShardManifest]:
         """Return the complete shards by name, sorted; each manifest is read once, and its ``meta`` is left out."""
