@@ -12,7 +12,7 @@ from typing_extensions import override
 from holdfast.adapters.data_source.content_hashes import ContentHashes, stamp_of
 from holdfast.adapters.data_source.formats.records import Fields, Limits, fingerprint_of
 from holdfast.domain.data.data_files import DataFile, DataFiles
-from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.errors import ConfigurationError, DataError, StateError
 from holdfast.domain.urls import describe
 from holdfast.ports.basic import BasicDataSource
 from holdfast.ports.data_source import Document, Rejected, Unit
@@ -83,6 +83,8 @@ class HuggingfaceDataSource(BasicDataSource):
             for found in self._rows.read(known, position, self._fields, self._limits.record_bytes):
                 yield found
                 position = position if found.end is None else found.end
+        except StateError:
+            raise
         except Exception as error:  # noqa: BLE001 - each file system and format has its own errors
             reason = f"{unit.name}, from row {position} on, cannot be read ({describe(error)}): fetch it again"
             yield Rejected(reason, position, None)

@@ -139,3 +139,20 @@ def test_a_damaged_step_is_not_replaced_by_another(home, tmp_path):
     assert "checkpoint-15" in process.stderr
     assert "damaged" in process.stderr
     assert not process.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["evaluate", RUN], ["generate", RUN], ["export", RUN, "made"], ["samples", RUN, "--step", "15"]],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize(("was", "now"), [(b'"seed": 1234', b'"seed": 1224'), (b'_length": 64', b'_length": 65')])
+def test_no_command_believes_a_record_of_which_a_bit_has_changed(home, tmp_path, command, was, now):
+    """Another seed or length in run.json is told as damage, and gives no other result."""
+    shutil.copytree(home / RUN, tmp_path / RUN, symlinks=True)
+    path = tmp_path / RUN / "run.json"
+    assert was in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(was, now))
+    process = run_here(*command, cwd=tmp_path)
+    assert process.returncode == 4, process.stdout
+    assert "run.json is damaged" in process.stderr

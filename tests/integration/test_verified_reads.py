@@ -7,19 +7,24 @@ import io
 import json
 import os
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 from pyarrow import feather
 
 from holdfast.adapters.data_source import content_hashes, file_access
 from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.adapters.data_source.remote_file import RemoteFile
 from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES
+from holdfast.adapters.tokenizer import train
 from holdfast.application.data.choose_holdout import choose_holdout
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import StateError
+from tests.support.command_line import corpus, run_here, tiny
 from tests.support.faulty_server import faulty_server
 
 TEXTS = [f"document {number} tells of rivers and roads " + "a" * 300 for number in range(900)]
@@ -168,3 +173,38 @@ def test_what_a_stored_result_is_made_of_is_read_twice_from_a_remote_place_too(s
             spoilt_ranges.count, spoilt_ranges.target = 0, number
             ends.append(made() == right)
         assert ends == [True] * total
+
+
+def change_in_place(path):
+    """Change a letter of a document; the time of the file stays."""
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_run_ends_where_its_text_is_not_what_its_tokenizer_was_trained_on(tmp_path, monkeypatch, mode):
+    """It says which file it is and at which place, and ends with code 4 before anything else is trained on."""
+    text, store = corpus(tmp_path), train._store
+
+    def stored(*given):
+        store(*given)
+        change_in_place(text)
+
+    monkeypatch.setattr(train, "_store", stored)
+    ended = run_here("train", *tiny(text, "run.budget.steps=1", f"data.mode={mode}"), cwd=tmp_path)
+    assert ended.returncode == 4
+    assert "corpus.jsonl: the bytes from 0 on are not those that were read and used earlier" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not list(tmp_path.rglob("tokens.bin"))
+
+
+def test_a_saved_dataset_that_is_not_the_recorded_one_is_refused(tmp_path):
+    """It is no record that could be skipped."""
+    Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path)
+    known = HuggingfaceDataSource(str(tmp_path)).identify()
+    source = HuggingfaceDataSource(str(tmp_path))
+    source.identify(replace(known, files=[replace(file, content="0" * 32) for file in known.files]))
+    with pytest.raises(StateError, match="is not the one that was recorded"):
+        texts_of(source)
