@@ -231,7 +231,8 @@ def _message(value: object, number: int) -> ChatMessage:
 
 def _said(message: Mapping[str, object], role: MessageRole, number: int) -> object:
     """Return the content of ``message``, by any of its names; that of a reply may be missing."""
-    found = next((message[name] for name in CONTENT_FIELDS if message.get(name) is not None), None)
+    given = [message[name] for name in CONTENT_FIELDS if message.get(name) is not None]
+    found = next((each for each in given if each not in ("", [])), given[0] if given else None)
     if found is None and role is not MessageRole.ASSISTANT:
         msg = f"message {number}, of the role {role}, has no content: give it a text, which may be empty"
         raise DataError(msg)

@@ -88,27 +88,29 @@ def render_replies(
     Raises ``DataError`` with the differing text if the reply is no continuation, or if the template leaves out a part
     of it or of the messages before.
     """
-    messages, found, last = conversation.messages, list[RenderedReplies](), list[int]()
+    messages, found, numbers = conversation.messages, list[RenderedReplies](), list[list[int]]()
     current = RenderedReplies("", (), is_ended=False)
     for number in chosen:
-        text, start = _reply_in(messages, number, render)
+        text, start = _reply_in(messages, number, render, marks.special)
         check_reply(messages[number], text[start:], number)
         if current.spans and (shortened := _continued(current, text[:start], marks)) is not None:
             earlier = shortened.spans
-            last[-1] = number
+            numbers[-1].append(number)
         else:
             earlier = ()
             found += [current] if current.spans else []
-            last.append(number)
+            numbers.append([number])
         end, is_ended = _end_of(text, start, marks)
         current = RenderedReplies(text, [*earlier, (start, end)], is_ended)
     found.append(current)
-    for number in last:
-        check_prompt(conversation, number, render)
-    return [_ended(each, messages, number, marks) for each, number in zip(found, last, strict=True)]
+    for some in numbers:
+        check_prompt(conversation, some, render)
+    return [_ended(each, messages, some[-1], marks) for each, some in zip(found, numbers, strict=True)]
 
 
-def _reply_in(messages: Sequence[ChatMessage], number: int, render: Render) -> tuple[str, int]:
+def _reply_in(
+    messages: Sequence[ChatMessage], number: int, render: Render, special: re.Pattern[str]
+) -> tuple[str, int]:
     """Return the text that ends with the reply ``number``, and where in it the reply begins.
 
     If the template changes the messages before once the reply is there, the text has them as the template asks with.
@@ -116,7 +118,10 @@ def _reply_in(messages: Sequence[ChatMessage], number: int, render: Render) -> t
     message, asked = messages[number], list[tuple[str, str]]()
     for reasons in (True, False)[: 2 if reasoning_of(message) is None else 1]:
         whole = render(messages[: number + 1], reasons=reasons)
-        prompt = _prompt(messages[:number], whole, render, reasons=reasons)
+        if number:
+            prompt = render(messages[:number], add_generation_prompt=True, reasons=reasons)
+        else:
+            prompt, whole = _opening(message, whole, render, special, reasons=reasons)
         if whole.startswith(prompt):
             return whole, len(prompt)
         asked.append((prompt, whole))
@@ -127,23 +132,33 @@ def _reply_in(messages: Sequence[ChatMessage], number: int, render: Render) -> t
     return prompt + reply, len(prompt)
 
 
-def _prompt(messages: Sequence[ChatMessage], whole: str, render: Render, *, reasons: bool) -> str:
-    """Return the text of ``messages`` and of the beginning of the reply that follows them in ``whole``."""
-    if messages:
-        return render(messages, add_generation_prompt=True, reasons=reasons)
+def _opening(
+    message: ChatMessage, whole: str, render: Render, special: re.Pattern[str], *, reasons: bool
+) -> tuple[str, str]:
+    """Return the text that asks for a conversation's first message, a reply, and ``whole``, which ends with the reply.
+
+    It is what the template asks with after any other message; a template without such a text begins with the reply.
+    """
     question = [ChatMessage(MessageRole.USER, "a")]
     before = render(question, reasons=reasons)
     asked = render(question, add_generation_prompt=True, reasons=reasons)
-    beginning = asked[len(before) :] if asked.startswith(before) else ""
+    beginning = asked[_within(asked, _common_length(before, asked), special, before) :]
+    if not beginning.strip():  # it may follow every message
+        both = asked + whole
+        end = special.search(both, _repeated(both, len(asked), special))
+        beginning = "" if end is None else both[end.end() :]
+        whole = whole.removesuffix(beginning)
     header = beginning.partition(_THINK)[0].rstrip()
-    place = whole.find(header)
-    if not header or place < 0:
+    if header and (place := whole.find(header)) >= 0:
+        return whole[:place] + beginning, whole
+    place = whole.rfind(message.text.strip())
+    if header or not message.text.strip() or place < 0:
         msg = (
             "begins with a reply, and the chat template has no text that asks for one: begin with a message of the "
             "system or the user, or leave the record out"
         )
         raise DataError(msg)
-    return whole[:place] + beginning
+    return whole[:place].rstrip(), whole
 
 
 def _behind_changed(prompt: str, whole: str, before: Sequence[ChatMessage]) -> str | None:

@@ -70,35 +70,35 @@ def check_reply(message: ChatMessage, rendered: str, number: int) -> None:
         raise DataError(msg)
 
 
-def check_prompt(conversation: Conversation, number: int, render: Render) -> None:
-    """Raise ``DataError`` if ``render`` leaves out a part of the messages before ``number``, or a tool.
+def check_prompt(conversation: Conversation, numbers: Sequence[int], render: Render) -> None:
+    """Raise ``DataError`` if ``render`` leaves out a part of the messages before the replies ``numbers``, or a tool.
 
     Each part is rendered once with a mark of its own, as a short text may well be a part of another one. Earlier
     reasoning may be left out, as many templates do when the model is asked again.
     """
+    number = numbers[-1]
     messages = [_marked(each, place) for place, each in enumerate(conversation.messages[:number])]
     tools = [_marked_tool(tool, place) for place, tool in enumerate(conversation.tools)]
-    if not messages:
-        messages = list(conversation.messages[: number + 1])
     if not any(_prompt_parts(each) for each in messages) and not tools:
         return
-    text = _squeezed(render(messages, tools=tools, add_generation_prompt=True))
-    for place, message in enumerate(messages[:number]):
+    asked = messages or conversation.messages[: number + 1]
+    text = _squeezed(render(asked, tools=tools, add_generation_prompt=True))
+    for place, message in enumerate(messages):
+        after = [text.find(_mark(each)) for each in numbers[:-1] if each > place]
         for what, part in _prompt_parts(message):
-            if not _is_in(part, text):
+            if not _is_in(part, text) or any(-1 < each < text.find(_mark(place)) for each in after):
                 msg = (
                     f"has a {what} in message {place}, of the role {message.role}, that the chat template leaves out: "
                     "take it out of the record, or use a template that writes it"
                 )
                 raise DataError(msg)
-    for tool in tools:
-        for path, part in _tool_parts(tool):
-            if not _is_in(part, text):
-                msg = (
-                    f"describes a tool whose {path} the chat template leaves out: take it out of the field 'tools', or "
-                    "use a template that writes it"
-                )
-                raise DataError(msg)
+    for path, part in (part for tool in tools for part in _tool_parts(tool)):
+        if not _is_in(part, text):
+            msg = (
+                f"describes a tool whose {path} the chat template leaves out: take it out of the field 'tools', or "
+                "use a template that writes it"
+            )
+            raise DataError(msg)
 
 
 def _prompt_parts(message: ChatMessage) -> list[tuple[str, str]]:
@@ -115,7 +115,11 @@ def _prompt_parts(message: ChatMessage) -> list[tuple[str, str]]:
 
 
 def _marked(message: ChatMessage, place: int) -> ChatMessage:
-    return replace(message, text=f"{message.text} 0q{place}q0" if message.text.strip() else message.text)
+    return replace(message, text=f"{message.text} {_mark(place)}" if message.text.strip() else message.text)
+
+
+def _mark(place: int) -> str:
+    return f"0q{place}q0"
 
 
 def _marked_tool(tool: Mapping[str, object], place: int) -> Mapping[str, object]:
@@ -123,7 +127,7 @@ def _marked_tool(tool: Mapping[str, object], place: int) -> Mapping[str, object]
     found = dict(tool)
     if isinstance(inner, dict):
         return found | {"function": _marked_tool(inner, place)}
-    marked = {name: f"{tool[name]}0q{place}q0" for name in _TOOL_PARTS if isinstance(tool.get(name), str)}
+    marked = {name: f"{tool[name]}{_mark(place)}" for name in _TOOL_PARTS if isinstance(tool.get(name), str)}
     return found | marked
 
 

@@ -167,8 +167,20 @@ def test_a_conversation_may_begin_with_a_reply():
     def asks_for_nothing(messages, **_):
         return "".join(f"{message.text}<end>" for message in messages)
 
+    assert replies_of([first], asks_for_nothing)[0][1] == ["welcome<end>"]
+
+    def asks_always(messages, **_):
+        return "".join(f"<again>{each.role}: {each.text}<end>" for each in messages) + "<again>assistant: "
+
+    assert replies_of([first], asks_always)[0][1] == ["welcome<end>"]
+
+    def closes(messages, *, add_generation_prompt=False, **_):
+        return plain(messages, add_generation_prompt=add_generation_prompt) + ("" if add_generation_prompt else "<all>")
+
+    assert replies_of([first], closes)[0][1] == ["welcome<end>\n<all>"]
+    called = ChatMessage(MessageRole.ASSISTANT, "", tool_calls=(ToolCall("add"),))
     with pytest.raises(DataError, match="begins with a reply, and the chat template has no text that asks for one"):
-        replies_of([first], asks_for_nothing)
+        replies_of([called], asks_for_nothing)
 
 
 def thinking(messages, *, add_generation_prompt=False, **_) -> str:
@@ -215,6 +227,24 @@ def test_a_part_of_the_prompt_that_the_template_leaves_out_is_an_error(role, tex
     messages = [ChatMessage(role, text), *talk("hear me", "b")]
     with pytest.raises(DataError, match=f"has a text in message 0, of the role {role}, that the chat template leaves"):
         replies_of(messages, forgets)
+
+
+def test_a_part_of_the_prompt_that_comes_too_late_is_an_error():
+    """A system message that the template writes only behind the first reply was no part of what that answers."""
+
+    def late(messages, *, add_generation_prompt=False, **_):
+        system, others = messages[0], list(messages[1:])
+        users = [place for place, each in enumerate(others) if each.role is MessageRole.USER]
+        return plain(
+            [*others[: users[0]], system, *others[users[0] :]] if users else others,
+            add_generation_prompt=add_generation_prompt,
+        )
+
+    first = [ChatMessage(MessageRole.SYSTEM, "be brief"), ChatMessage(MessageRole.ASSISTANT, "welcome")]
+    with pytest.raises(
+        DataError, match="has a text in message 0, of the role system, that the chat template leaves out"
+    ):
+        replies_of([*first, *talk("a", "b")], late)
 
 
 def test_tools_that_the_template_leaves_out_are_an_error():
