@@ -22,6 +22,8 @@ class Inbox:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Command] = SimpleQueue()
         self.stop_requested = False
+        self.signal: int | None = None
+        """The first signal that asked the run to stop."""
         self._signalled_at: float | None = None
 
     def post(self, command: Command) -> None:
@@ -29,7 +31,7 @@ class Inbox:
         if isinstance(command, StopRun):
             self.stop_requested = True
             if command.signal is not None and self._signalled_at is None:
-                self._signalled_at = time.monotonic()
+                self.signal, self._signalled_at = command.signal, time.monotonic()
         self._queue.put(command)
 
     @property

@@ -17,6 +17,7 @@ from holdfast.adapters.optimizer.engine import TorchEngine, TrainingEngine
 from holdfast.adapters.optimizer.float8 import use_float8
 from holdfast.adapters.optimizer.flops import describe
 from holdfast.adapters.optimizer.fsdp import FsdpEngine, shard
+from holdfast.adapters.optimizer.launched_engine import refuse_launched_engine
 from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.adapters.optimizer.parallelism import Parallelism
 from holdfast.adapters.optimizer.pipeline_engine import PipelineEngine
@@ -71,6 +72,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
 
     @override
     def prepare(self, model: CausalLanguageModel) -> Trainable:
+        refuse_launched_engine()
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  an earlier run may have set another precision
         steps = GradientAccumulationPlugin(num_steps=1)  # else the environment may set another number
         backends = []

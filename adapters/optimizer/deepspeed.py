@@ -12,6 +12,7 @@ from typing_extensions import override
 from holdfast.adapters.optimizer.build_locks import announce_builds
 from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
 from holdfast.adapters.optimizer.flops import describe
+from holdfast.adapters.optimizer.launched_engine import refuse_launched_engine
 from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
@@ -54,6 +55,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
 
     @override
     def prepare(self, model: CausalLanguageModel) -> Trainable:
+        refuse_launched_engine("ACCELERATE_USE_DEEPSPEED")
         config = {} if self._config is None else read_config(self._config)
         names = {parameter: name for name, parameter in model.network.named_parameters()}
         with _environment_kept():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.step_outcome import StepOutcome
     from holdfast.domain.training.train_plan import TrainPlan
 
+_log = logging.getLogger(__name__)
 _STALL_SECONDS = 1.0  # a wait that is worth a report; the first batch may take longer
 
 
@@ -113,7 +115,9 @@ class TrainRun:
             self._bus.publish(DataStalled(self._progress, supply.wait_seconds))
         try:
             outcome = self._step(batch, quorum)
-        except StepAbandoned:
+        except StepAbandoned as abandoned:
+            if str(abandoned):
+                _log.warning("the step that was under way is left to the next start: %s", abandoned)
             return self._put_back(batch)
         except (OutOfMemory, StepTorn) as error:
             out_of_memory = error.with_traceback(None)  # its frames would hold the step's tensors
@@ -138,6 +142,7 @@ class TrainRun:
             num_targets=quorum.num_targets,
             num_tokens=quorum.num_tokens,
             should_stop=self._is_grace_short,
+            may_fail=lambda: self._group.size == 1 and self._inbox.signal is not None,
             on_applied=lambda loss, dropped: self._complete_step(batch, quorum.num_tokens, loss, dropped),
         )
 

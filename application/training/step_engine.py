@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, SupportsFloat, final
 
-from holdfast.domain.errors import NonFiniteGradients, StepTorn
+from holdfast.domain.errors import NonFiniteGradients, StepTorn, TrainingError
 from holdfast.domain.training.step_outcome import StepOutcome
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StepAbandoned(Exception):
-    """The step was abandoned between two micro-batches, and nothing has changed."""
+    """The step was abandoned before its update, as the run is to stop, and nothing has changed."""
 
 
 @final
@@ -54,14 +54,17 @@ class StepEngine:
         num_tokens: int,
         should_stop: Callable[[], bool],
         on_applied: Callable[[float | None, str | None], object],
+        may_fail: Callable[[], bool] = lambda: False,
     ) -> StepOutcome:
         """Train on ``batch`` as the step numbered ``step``; return its figures.
 
         ``num_targets``, the terms of the mean loss, and ``num_tokens`` are sums over all ranks. ``should_stop`` is
-        asked between micro-batches. ``on_applied`` gets the mean loss, and None or the reason why the update was
-        dropped, as soon as the parameters are those after the step. If no token of the batch is a target, the state
-        stays as it is, where momentum and weight decay would change it, and the loss is None. Raises ``OutOfMemory``,
-        or ``StepAbandoned`` if asked to, with nothing changed, and ``StepTorn`` where memory ran out during the update.
+        asked between micro-batches, and ``may_fail`` after an error: a signal to all processes of a terminal or a job
+        also ends the compilers that a pass waits for. ``on_applied`` gets the mean loss, and None or the reason why the
+        update was dropped, as soon as the parameters are those after the step. If no token of the batch is a target,
+        the state stays as it is, where momentum and weight decay would change it, and the loss is None. Raises
+        ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing changed, and ``StepTorn`` where memory ran out
+        during the update.
         """
         started = time.perf_counter()
         losses: Sequence[float] = ()
@@ -71,7 +74,7 @@ class StepEngine:
             on_applied(None, None)
         else:
             with self._trainable.update(step=step, learning_rate=learning_rate) as update:
-                losses = self._accumulate(update, batch, 1.0 / num_targets, should_stop)
+                losses = self._accumulate(update, batch, 1.0 / num_targets, should_stop, may_fail)
                 loss = math.fsum(losses) / num_targets
                 grad_norm, dropped = self._applied(update, loss)
                 on_applied(loss, dropped)
@@ -86,7 +89,12 @@ class StepEngine:
         )
 
     def _accumulate(
-        self, update: Update, batch: Batch, weight: float, should_stop: Callable[[], bool]
+        self,
+        update: Update,
+        batch: Batch,
+        weight: float,
+        should_stop: Callable[[], bool],
+        may_fail: Callable[[], bool],
     ) -> Sequence[float]:
         """Accumulate the gradient of ``batch``; return the losses of its micro-batches, summed over the ranks."""
         parts = list(batch.split(self.micro_batch))
@@ -94,7 +102,12 @@ class StepEngine:
         for part in parts:
             if losses and self._trainable.is_retry_safe and should_stop():
                 raise StepAbandoned
-            losses.append(update.accumulate(part, weight=weight, last=part is parts[-1]))
+            try:
+                losses.append(update.accumulate(part, weight=weight, last=part is parts[-1]))
+            except Exception as error:
+                if isinstance(error, TrainingError) or not (self._trainable.is_retry_safe and may_fail()):
+                    raise
+                raise StepAbandoned(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
         return [float(loss) for loss in self._trainable.sum_over_ranks(losses)]
 
     def _applied(self, update: Update, loss: float) -> tuple[SupportsFloat, str | None]:

@@ -43,6 +43,7 @@ from holdfast.bootstrap.cli.verify_resume_command import add_verify_resume
 from holdfast.bootstrap.cli.watch_command import add_watch
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, end_with, guarded
 from holdfast.bootstrap.process.program import called_as, in_words_of_caller
+from holdfast.bootstrap.wiring.launch_environment import check_numbers
 from holdfast.configs.option_form import as_settings, hint_for
 from holdfast.version import __version__
 
@@ -77,7 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if others:  # settings behind an option, which argparse does not take where another word came before
         options.settings += others
     command: Callable[[argparse.Namespace], int] = options.command
-    return guarded(lambda: command(options))
+    return guarded(lambda: _execute(command, options))
+
+
+def _execute(command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    check_numbers()
+    return command(options)
 
 
 def run() -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.cli.arguments import Commands
     from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.run import Run
+
+_MOST_OF_ERROR = 120  # characters
 
 _HELP = """\
 Without any setting it trains a small Llama on this machine's Python standard library, in about a minute on
@@ -138,10 +141,16 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
     run.may_exit, run.seconds_before = True, process_age()
     report, end = Report(run, is_quiet=is_quiet), EndReport(run, is_first_rank=is_first_rank())
     summarize = unread_output_dropped()(report.print_json if as_json else report.show)
+    received: list[int] = []
+
+    def request_stop(reason: str, number: int) -> bool:
+        received.append(number)
+        return run.request_stop(reason, number)
+
     try:
         is_heard = is_first_rank() and not is_quiet
         acknowledge, grace = write_at_once if is_heard else _print_nothing, run.settings.recovery.grace_seconds
-        hearing = stopping_on_signals(run.request_stop, acknowledge=acknowledge, will_save=run.will_save)
+        hearing = stopping_on_signals(request_stop, acknowledge=acknowledge, will_save=run.will_save)
         with hearing, ending_with_launcher(run.request_stop, grace):
             with end.written():
                 progress = run.run()
@@ -155,6 +164,10 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
         raise
     except StoppedAtOnce as stop:
         return _stopped_at_once(stop)
+    except Exception as error:
+        if not received:
+            raise
+        return _failed_after_signal(received[0], error)
     if as_json or is_quiet:
         summarize(progress)
         return code_of_signal(run.stopped_by.signal)
@@ -171,6 +184,17 @@ def _stopped_at_once(stop: StoppedAtOnce) -> int:
     text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
     print(fitting(text, sys.stderr), file=sys.stderr)
     return code_of_signal(stop.number)
+
+
+def _failed_after_signal(number: int, error: Exception) -> int:
+    """Print the error of a run that was to stop: what it waited for may have got the signal too; return the code."""
+    from holdfast.bootstrap.process.printing import fitting
+    from holdfast.configs.error_messages import one_line
+
+    why = one_line(f"{type(error).__name__}: {error}".partition("\n")[0], _MOST_OF_ERROR)
+    text = f"stopped by {signal.Signals(number).name} ({why}): the same command continues from the newest checkpoint"
+    print(fitting(text, sys.stderr), file=sys.stderr)
+    return code_of_signal(number)
 
 
 def _print_nothing(_: str) -> None:

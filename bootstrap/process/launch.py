@@ -17,6 +17,7 @@ from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.signals import keeping_handlers, stopping_signals
+from holdfast.bootstrap.wiring.launch_environment import refuse_strangers
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.distributed import AutoDistributedSettings
 from holdfast.domain.fault_tolerance.restart_policy import Ending
@@ -47,9 +48,15 @@ def own_launcher(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def processes_to_start(settings: TrainSettings) -> int:
-    """Return the number of processes that this command starts; 1 if it trains itself."""
+    """Return the number of processes that this command starts; 1 if it trains itself.
+
+    Raises ``ConfigurationError`` if it was started several times, as processes that do not know each other.
+    """
     distributed = settings.distributed
-    if not isinstance(distributed, AutoDistributedSettings) or is_launched():
+    if not isinstance(distributed, AutoDistributedSettings):
+        return 1
+    refuse_strangers()
+    if is_launched():
         return 1
     if distributed.processes != "auto":
         return distributed.processes

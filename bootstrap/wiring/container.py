@@ -43,7 +43,7 @@ from holdfast.bootstrap.wiring.late_value import LateValue, late_or, late_or_mad
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.open_ledger import open_ledger
 from holdfast.bootstrap.wiring.open_lineage import Lineage
-from holdfast.bootstrap.wiring.process_group import mesh_of, open_group
+from holdfast.bootstrap.wiring.process_group import mesh_of, open_alone, open_group
 from holdfast.bootstrap.wiring.record_files import rejections_of
 from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure
 from holdfast.bootstrap.wiring.resume_conditions import conditions
@@ -101,7 +101,7 @@ class Container(containers.DeclarativeContainer):
         settings.provided.distributed.kind,
         auto=providers.Singleton(open_group, settings.provided.distributed.timeout_seconds),
         ray=providers.Singleton(open_group, settings.provided.distributed.timeout_seconds),
-        single=providers.Singleton(lazy("holdfast.adapters.process_group.single:SingleProcessGroup")),
+        single=providers.Singleton(open_alone),
         torch=providers.Singleton(
             lazy("holdfast.adapters.process_group.torch:TorchProcessGroup"),
             settings.provided.distributed.timeout_seconds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.bootstrap.wiring.launch_environment import drop_stray_size, refuse_strangers
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.sections.distributed import mesh_settings
 from holdfast.domain.training.parallel_mesh import ParallelMesh
@@ -49,9 +50,20 @@ def pipeline_schedule(distributed: DistributedSettings) -> str:
 
 
 def open_group(timeout_seconds: float) -> ProcessGroup:
-    """Return the group of the processes that a launcher started, or of this process alone."""
+    """Return the group of the processes that a launcher started, or of this process alone.
+
+    Raises ``ConfigurationError`` if other processes were started too that do not know this one.
+    """
+    refuse_strangers()
     if is_launched():
         group: ProcessGroup = lazy("holdfast.adapters.process_group.torch:TorchProcessGroup")(timeout_seconds)
     else:
-        group = lazy("holdfast.adapters.process_group.single:SingleProcessGroup")()
+        group = open_alone()
+    return group
+
+
+def open_alone() -> ProcessGroup:
+    """Return the group of this process alone; a number of processes that know no meeting point is dropped."""
+    drop_stray_size()
+    group: ProcessGroup = lazy("holdfast.adapters.process_group.single:SingleProcessGroup")()
     return group

@@ -61,6 +61,39 @@ def test_a_run_resumes_at_every_step(step, interrupt, prefetch, mode):
     assert (second.state, first.rows | second.rows) == uninterrupted(mode)
 
 
+@pytest.mark.parametrize("step", range(1, STEPS))
+def test_a_signal_that_ends_what_a_step_waits_for_ends_the_run_as_any_signal(step):
+    """A step whose compilers a signal to all processes has ended too is left to the next start, after a save."""
+    loop = Loop()
+
+    def before_part(number, _):
+        if number == step + 1:
+            loop.inbox.post(StopRun("received SIGINT", signal=2))
+            message = "the compiler was killed\nand these are its many lines"
+            raise ChildProcessError(message)
+
+    loop.trainable.before_part = before_part
+    assert loop.run().step == step
+    assert not loop.published(RunFailed)
+    second = Loop(loop.store)
+    second.run()
+    assert (second.state, loop.rows | second.rows) == uninterrupted("cache")
+
+
+def test_an_error_without_a_signal_ends_the_run():
+    """A request to stop that no signal made hides no error."""
+    loop = Loop()
+
+    def before_part(number, _):
+        if number == 2:
+            loop.inbox.post(StopRun("a host asked"))
+            raise ChildProcessError
+
+    loop.trainable.before_part = before_part
+    with pytest.raises(ChildProcessError):
+        loop.run()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prefetch", PREFETCH)
 @pytest.mark.parametrize("step", range(STEPS))
