@@ -58,13 +58,12 @@ class StepEngine:
     ) -> StepOutcome:
         """Train on ``batch`` as the step numbered ``step``; return its figures.
 
-        ``num_targets``, the terms of the mean loss, and ``num_tokens`` are sums over all ranks. ``should_stop`` is
-        asked between micro-batches, and ``may_fail`` after an error: a signal to all processes of a terminal or a job
-        also ends the compilers that a pass waits for. ``on_applied`` gets the mean loss, and None or the reason why the
-        update was dropped, as soon as the parameters are those after the step. If no token of the batch is a target,
-        the state stays as it is, where momentum and weight decay would change it, and the loss is None. Raises
-        ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing changed, and ``StepTorn`` where memory ran out
-        during the update.
+        ``num_targets``, the terms of the mean loss, and ``num_tokens`` are sums over all ranks. ``should_stop`` is asked
+        between micro-batches, ``may_fail`` after an error: a signal to a group also ends the compilers that a pass
+        waits for. ``on_applied`` gets the mean loss, and None or why the update was dropped, as soon as the parameters
+        are those after the step. If no token is a target, the state stays as it is, where momentum and weight decay
+        would change it, and the loss is None. Raises ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing
+        changed, and ``StepTorn`` where memory ran out during the update.
         """
         started = time.perf_counter()
         losses: Sequence[float] = ()

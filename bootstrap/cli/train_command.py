@@ -128,7 +128,25 @@ def _train_elsewhere(
 
 
 def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
-    """Train in this process; return the exit code."""
+    """Train in this process; return the exit code, that of a signal if an error follows one."""
+    received: list[int] = []
+
+    def heard(reason: str, number: int) -> bool:
+        received.append(number)
+        return run.request_stop(reason, number)
+
+    try:
+        return _train_hearing(run, heard, as_json=as_json, is_quiet=is_quiet)
+    except TrainingError:
+        raise
+    except Exception as error:
+        if not received:
+            raise
+        return _failed_after_signal(received[0], error)
+
+
+def _train_hearing(run: Run, heard: Callable[[str, int], bool], *, as_json: bool, is_quiet: bool) -> int:
+    """Train until the end or a signal, of which ``heard`` is told; return the exit code."""
     from holdfast.bootstrap.cli.end_report import EndReport
     from holdfast.bootstrap.cli.summary import Report, failure_of
     from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
@@ -141,16 +159,10 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
     run.may_exit, run.seconds_before = True, process_age()
     report, end = Report(run, is_quiet=is_quiet), EndReport(run, is_first_rank=is_first_rank())
     summarize = unread_output_dropped()(report.print_json if as_json else report.show)
-    received: list[int] = []
-
-    def request_stop(reason: str, number: int) -> bool:
-        received.append(number)
-        return run.request_stop(reason, number)
-
     try:
         is_heard = is_first_rank() and not is_quiet
         acknowledge, grace = write_at_once if is_heard else _print_nothing, run.settings.recovery.grace_seconds
-        hearing = stopping_on_signals(request_stop, acknowledge=acknowledge, will_save=run.will_save)
+        hearing = stopping_on_signals(heard, acknowledge=acknowledge, will_save=run.will_save)
         with hearing, ending_with_launcher(run.request_stop, grace):
             with end.written():
                 progress = run.run()
@@ -164,10 +176,6 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
         raise
     except StoppedAtOnce as stop:
         return _stopped_at_once(stop)
-    except Exception as error:
-        if not received:
-            raise
-        return _failed_after_signal(received[0], error)
     if as_json or is_quiet:
         summarize(progress)
         return code_of_signal(run.stopped_by.signal)
