@@ -58,12 +58,11 @@ class StepEngine:
     ) -> StepOutcome:
         """Train on ``batch`` as the step numbered ``step``; return its figures.
 
-        ``num_targets``, the terms of the mean loss, and ``num_tokens`` are sums over all ranks. ``should_stop`` is asked
-        between micro-batches, ``may_fail`` after an error: a signal to a group also ends the compilers that a pass
-        waits for. ``on_applied`` gets the mean loss, and None or why the update was dropped, as soon as the parameters
-        are those after the step. If no token is a target, the state stays as it is, where momentum and weight decay
-        would change it, and the loss is None. Raises ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing
-        changed, and ``StepTorn`` where memory ran out during the update.
+        ``num_targets``, the terms of the mean loss, and ``num_tokens`` are sums over all ranks. ``should_stop`` is
+        asked between micro-batches, ``may_fail`` after an error: a signal may also end the compilers of a pass.
+        ``on_applied`` gets the mean loss, and None or why the update was dropped. Without a target the state stays as
+        it is, and the loss is None. Raises ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing changed, and
+        ``StepTorn`` where memory ran out during the update.
         """
         started = time.perf_counter()
         losses: Sequence[float] = ()
@@ -74,8 +73,7 @@ class StepEngine:
         else:
             with self._trainable.update(step=step, learning_rate=learning_rate) as update:
                 losses = self._accumulate(update, batch, 1.0 / num_targets, should_stop, may_fail)
-                loss = math.fsum(losses) / num_targets
-                grad_norm, dropped = self._applied(update, loss)
+                grad_norm, dropped = self._applied(update, loss := math.fsum(losses) / num_targets)
                 on_applied(loss, dropped)
         return StepOutcome(
             losses=losses,
