@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from holdfast.ports.tokenizer import Tokenizer
 
+_ORDINARY = "Fünf größere Äpfel, and  the Quick brown\nfox.\n"
+_A_SPACE = 1  # byte, that some tokenizers put before a text
 _PROBES = (
     "The quick brown fox jumps over 13 lazy dogs, doesn't it?",
     "def main():\n\treturn {'a': [1, 2.5], \"b\": None}\n\n    # 100%\r\n",
@@ -33,6 +35,18 @@ def find_difference(own: Tokenizer, given: Tokenizer) -> str | None:
     if own.vocabulary_size != given.vocabulary_size:
         return f"it has {given.vocabulary_size:,} ids and the model's has {own.vocabulary_size:,}"
     return next(_differences(own, given), None)
+
+
+def uncounted_text(tokenizer: Tokenizer) -> str | None:
+    """Return a sentence if the bytes of the tokens of a text are not about those of the text, as text is discarded."""
+    ids = tokenizer.encode([_ORDINARY]).ids
+    counted, true = int(tokenizer.token_bytes[ids].sum()), len(_ORDINARY.encode())
+    if abs(counted - true) <= _A_SPACE:
+        return None
+    return (
+        f"the tokenizer changes text (its tokens hold {counted} bytes of the {true} of {_ORDINARY!r}), so bits per "
+        "byte count the bytes of its tokens and not those of the documents: compare them only between runs with it"
+    )
 
 
 def _differences(own: Tokenizer, given: Tokenizer) -> Iterator[str]:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
+from holdfast.application.data.tokenizer_difference import uncounted_text
 from holdfast.application.training.generate import generate
 from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
@@ -137,8 +138,8 @@ class Trained:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return the sentences on rows without a target that ``evaluate`` has found."""
-        return [*filter(None, self._evaluation.evaluator.notes.values())]
+        """Return the sentences on rows without a target that ``evaluate`` has found, and on bits per byte."""
+        return [*filter(None, [uncounted_text(self.tokenizer), *self._evaluation.evaluator.notes.values()])]
 
     @property
     def is_cut(self) -> bool:

@@ -143,7 +143,7 @@ EVALUATION_METRICS = (
     CatalogedMetric(
         "eval_bits_per_byte",
         "bits per byte",
-        "the same loss per byte of UTF-8 text, which is comparable between tokenizers",
+        "the same loss per byte of UTF-8 text, which is comparable between tokenizers that keep the text as it is",
     ),
     *(
         CatalogedMetric(
