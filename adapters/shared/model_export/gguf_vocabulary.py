@@ -25,6 +25,7 @@ _FURTHER_ENDS = ("eot", "eom")
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_UNCOMPOSED = "llama.cpp does not compose characters (NFC): a text with separate accents gets other ids there"
 _BEFORE = r"[^\r\n\p{L}\p{N}]?"
 _SLASHED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -113,6 +114,7 @@ def read_vocabulary(folder: Path, *, size: int, ends: Sequence[int] = ()) -> Ggu
         merging = TokenMerging("llama", "default", scores=token_scores(tokens, pairs))
     else:
         merging = TokenMerging("gpt2", _split_of(record).name, [" ".join(pair) for pair in pairs])
+        remarks = [] if record["normalizer"] is None else [_UNCOMPOSED]
     special = _special_tokens(folder, core)
     further = [number for number in ends if number != special.get("eos")]
     special |= zip(_FURTHER_ENDS, further, strict=False)
