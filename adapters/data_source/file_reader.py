@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -17,7 +19,7 @@ from holdfast.adapters.data_source.formats.delimited import (
     read_header,
 )
 from holdfast.adapters.data_source.formats.encodings import as_utf8, encoding_of, is_utf8, with_line_feeds
-from holdfast.adapters.data_source.formats.json_array import BEGIN_BYTES, form_of_json, read_json_array
+from holdfast.adapters.data_source.formats.json_array import BEGIN_BYTES, first_records, form_of_json, read_json_array
 from holdfast.adapters.data_source.formats.jsonl import read_jsonl
 from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, Reading
 from holdfast.adapters.data_source.formats.txt import read_txt, read_whole_txt
@@ -28,7 +30,7 @@ from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import TypeAlias
 
     from holdfast.adapters.data_source.file_access import FileAccess
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 _TABLES = ("parquet", "arrow")
 _WHOLE = ("json", "csv", "tsv")
 _MARK_BYTES = 4
+_FIRST_RECORDS = 100
 _COUNTED_AT_ONCE = 1 << 20  # bytes
 _SECONDS_TO_COUNT = 5.0  # between a bad line and its message
 
@@ -112,13 +115,10 @@ class FileReader:
             return file.format if file.compression == "none" else f"{file.format}.{file.compression}"
         if len(self.fields.names) == 1:
             return file.format
-        from holdfast.adapters.data_source.formats.arrow import arrow_schema
         from holdfast.adapters.data_source.formats.columnar import reads_json
-        from holdfast.adapters.data_source.formats.parquet import parquet_schema
 
         try:
-            with self.access.opened(file.stored, is_random=True) as stream:
-                schema = (parquet_schema if file.format == "parquet" else arrow_schema)(stream)
+            schema = self._schema(file)
         except Exception:  # noqa: BLE001 - the reader of the file will say what is wrong with it
             return file.format
         return f"{file.format}+json" if reads_json(schema, self.fields) else file.format
@@ -175,6 +175,23 @@ class FileReader:
                 return form_of_json(self._text(file, packed).read(BEGIN_BYTES), self.fields)
             except CorruptDataError:
                 return "jsonl"
+
+    def other_fields(self, file: SourceFile) -> tuple[Mapping[str, int], int]:
+        """Return the fields of records that are not read, with the number of first records that have them, and of all.
+
+        The number is 0 if all records of the file have the same fields.
+        """
+        used, records = {*self.fields.names, self.fields.text.partition(".")[0]}, 0
+        if file.format in ("json", "jsonl"):
+            with self.access.opened(file.stored, is_random=True) as stored:
+                first = first_records(self._text(file, stored), file.format, _FIRST_RECORDS)
+            counts, records = Counter(chain.from_iterable(first)), len(first)
+        elif file.format in ("csv", "tsv"):
+            header = self.header(file)
+            counts = Counter(() if header is None else header[0])
+        else:
+            counts = Counter(self._schema(file).names)
+        return {name: count for name, count in counts.items() if name not in used}, records
 
     def line_of(self, file: SourceFile, position: int) -> int | None:
         """Return the number of the line that begins at byte ``position``, or None where counting takes too long."""
@@ -262,6 +279,13 @@ class FileReader:
                 size += len(piece)
             return size <= most
         return False
+
+    def _schema(self, file: SourceFile) -> Any:
+        from holdfast.adapters.data_source.formats.arrow import arrow_schema
+        from holdfast.adapters.data_source.formats.parquet import parquet_schema
+
+        with self.access.opened(file.stored, is_random=True) as stream:
+            return (parquet_schema if file.format == "parquet" else arrow_schema)(stream)
 
     def _split_table(self, file: SourceFile) -> list[tuple[int, int]]:
         from holdfast.adapters.data_source.formats.arrow import split_arrow

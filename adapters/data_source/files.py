@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import copy
 from dataclasses import astuple, replace
 from functools import cached_property
@@ -191,7 +192,7 @@ class FilesDataSource(DataSource):
             return self._part_of[0].remarks()
         assert self._files is not None  # folders are known once their files are listed
         found = [each for folder in self._folders.values() for each in folder.remarks()]
-        return [*found, *self._remark_large(), *self._remark_delimiters()]
+        return [*found, *self._remark_large(), *self._remark_delimiters(), *self._remark_fields()]
 
     def _remark_large(self) -> Iterator[Remark]:
         most = self._reading.reading.document_bytes
@@ -202,6 +203,18 @@ class FilesDataSource(DataSource):
                 f"{counted(len(large), 'text file')} of more than {most:,} bytes (data.document_bytes) "
                 f"{'is' if len(large) == 1 else 'are'} cut into documents of about 64 KiB: {shown_names(large)}"
             )
+
+    def _remark_fields(self) -> Iterator[Remark]:
+        """Yield which fields of plain records are not read; other tasks judge the fields of each record."""
+        file = next((file for file in self._files if file.format != "txt" and file.stored.unit.size), None)
+        if file is None or self._reading.fields.task != "text":
+            return
+        with suppress(Exception):  # reading it for training tells what is wrong with it
+            others, number = self._reading.other_fields(file)
+            rare = [f"{name!r} ({count})" if count < number else repr(name) for name, count in others.items()]
+            if rare:
+                of = f" (of the first {counted(number, 'record')})" if number else ""
+                yield Remark(f"fields of the records in {file.name} that are not used{of}: {shown_names(rare)}")
 
     def _remark_delimiters(self) -> Iterator[Remark]:
         for file in self._first.values():

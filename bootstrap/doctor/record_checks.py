@@ -41,7 +41,10 @@ def check_first_record(setting: str, open_source: Callable[[], DataSource], *, i
     try:
         source = open_source()
         record = next(chain.from_iterable(source.read(unit) for unit in source.units()), None)
-        remarks = [doubtful(setting, remark.sentence, _REMEDY) for remark in source.remarks()]
+        remarks = [
+            doubtful(setting, remark.sentence, _REMEDY) if remark.unused else good(setting, remark.sentence)
+            for remark in source.remarks()
+        ]
     except TrainingError:
         return []
     if record is None:

@@ -100,6 +100,7 @@ def open_files(
         compression=section.compression,
         text_field=section.text_field,
         filter=section.filter,
+        limits=lazy("holdfast.adapters.data_source.formats.records:Limits")(record_bytes=section.record_bytes),
         access=lazy("holdfast.adapters.data_source.file_access:FileAccess")(
             RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
         ),
@@ -140,5 +141,6 @@ def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = (), task: s
         revision=section.revision,
         text_field=section.text_field,
         filter=section.filter,
+        limits=lazy("holdfast.adapters.data_source.formats.records:Limits")(record_bytes=section.record_bytes),
     )
     return _carrying(source, fields, task)

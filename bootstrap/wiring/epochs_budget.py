@@ -46,8 +46,13 @@ def decide_epochs(
         folder.drop_decisions(name_of_epochs(""))  # steps that are taken meanwhile may have other rows
         return []
     if not isinstance(stream, CachedBatches):
-        msg = f"data.epochs={budget.epochs} alone is no length for streamed data, whose rows are not counted before: "
-        raise ConfigurationError(msg + "set run.budget.steps, .tokens or .minutes too, or data.mode=cache")
+        reason = folder.decisions.get("data.mode", {}).get("reason")
+        why = f" (data.mode=auto streams them, as {reason})" if reason else ""
+        msg = (
+            f"data.epochs={budget.epochs} alone is no length for streamed data{why}, whose rows are not counted "
+            "before: set run.budget.steps, .tokens or .minutes too, or data.mode=cache"
+        )
+        raise ConfigurationError(msg)
     _, rows = stream.order()
     assert rows is not None  # the stream ends with its epochs
     decision = _EpochsDecision(budget, rows, settings.optimizer.num_rows, folder, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.evaluation import EvaluationSettings
     from holdfast.configs.sections.sources import ScoreRange
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.data.packing import Packing
     from holdfast.ports.document_encoder import DocumentEncoder
 
@@ -117,17 +119,32 @@ def check_files(
     if not settings.evaluation.sets or form_of(settings.data) != "text":
         return
     found = [source.files() for source in (data.source, *data.added)]
-    trained = {file.stamp for files in found if files is not None for file in files.files}
+    trained = {stamp for files in found if files is not None for stamp in _stamps_of(files).values()}
     for name, section in settings.evaluation.sets.items():
         source = open_files(section, rules=rules, fields=fields, task=settings.data.task)
         report_remarks(source, settings.data, partial(_report_of_set, report, name))
         ours = source.files()
-        if shared := [file.name for file in (ours.files if ours else ()) if file.stamp in trained]:
+        if shared := [file for file, stamp in (_stamps_of(ours) if ours else {}).items() if stamp in trained]:
             msg = (
                 f"evaluation.sets.{name} holds {_path_of(shared[0], section.path)}, which is also a file of data: a "
                 "set is never trained on, so leave the file out of either"
             )
             raise ConfigurationError(msg)
+
+
+def _stamps_of(files: DataFiles) -> Mapping[str, object]:
+    """Return what identifies each of ``files``, by name: its place on a disk, by whatever path, or else its stamp."""
+    found: dict[str, object] = {}
+    for file in files.files:
+        source, sign, name = file.name.partition(": ")
+        paths = files.places.get(source if sign else "", ())
+        path = _path_of(name if sign and paths else file.name, paths or files.places.get("", ("",)))
+        try:
+            status = os.stat(path)  # noqa: PTH116  a URL is no path
+            found[file.name] = (status.st_dev, status.st_ino)
+        except OSError:
+            found[file.name] = file.stamp
+    return found
 
 
 def _report_of_set(report: Callable[[str], object], name: str, line: str) -> None:

@@ -29,12 +29,16 @@ class PythonLibrarySource(Section):
 class RecordSource(Section):
     """Settings that sources of records share: the field that holds the text, and a filter."""
 
-    text_field: Text = Field(default="text", description="Field or column of a record that holds the text.")
+    text_field: Text = Field(
+        default="text",
+        description="Field or column of a record that holds the text; a.b is b of the object a in JSON files.",
+    )
     filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
         default_factory=dict,
         description="Fields, each with the value or the list of values that a record may have there; records with "
         "other values are left out.",
     )
+    record_bytes: Positive = Field(default=67108864, description="Bytes of the longest record that can be used.")
 
 
 class RetrySettings(Section):

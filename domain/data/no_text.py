@@ -17,7 +17,7 @@ def no_text(names: Sequence[str], drops: Mapping[str, int] | None = None) -> str
     """
     fault = _fault(names)
     if not drops:
-        return f"{fault}: check data.path"
+        return f"{fault}: check data.filter, if it is set, or data.path"
     frequent = sorted(drops.items(), key=lambda item: (-item[1], item[0]))[:_MOST_REASONS_SHOWN]
     reasons = ", ".join(f"{reason} ({number:,})" for reason, number in frequent)
     return f"{fault}, since records were left out, most often for {reasons}: correct these rules, or check data.path"

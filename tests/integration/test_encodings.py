@@ -85,8 +85,7 @@ def test_another_delimiter_is_found_by_the_columns_and_said(tmp_path, delimiter)
     content = f"id,n{delimiter}text\n1{delimiter}one, two\n".encode()
     source = source_of(tmp_path, "a.csv", content)
     assert texts_of(source) == ["one, two"]
-    (remark,) = source.remarks()
-    assert f"are divided by {delimiter!r}: 'id,n', 'text'" in remark.sentence
+    assert f"are divided by {delimiter!r}: 'id,n', 'text'" in source.remarks()[0].sentence
 
 
 def test_the_delimiter_and_the_quote_may_be_named(tmp_path):
@@ -105,7 +104,7 @@ def test_a_table_with_the_usual_delimiter_is_not_guessed(tmp_path):
     """The usual delimiter is taken if it gives the column, whatever else the header holds."""
     source = source_of(tmp_path, "a.csv", b"text,a;b;c;d\none,1\n")
     assert texts_of(source) == ["one"]
-    assert not source.remarks()
+    assert "divided" not in "".join(remark.sentence for remark in source.remarks())
 
 
 @pytest.mark.parametrize("value", ["encoding=ut8", "encoding=base64", "delimiter=ab", "quote=ä"])
@@ -142,3 +141,28 @@ def test_each_text_file_of_a_folder_is_one_document(tmp_path):
     assert texts_of(former) == texts_of(cut)
     assert len({source.fingerprint(), cut.fingerprint(), former.fingerprint()}) == 3
     assert len(texts_of(FilesDataSource([str(tmp_path / "a.txt")]))) == 3
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_the_text_may_be_a_member_of_an_object(tmp_path, name):
+    """``a.b`` is b of a, unless a field has this very name."""
+    records = [{"a": {"b": "inner"}}, {"a.b": "outer", "a": {"b": "inner"}}, {"a": {"c": "none"}}]
+    content = json.dumps(records) if name == "a.json" else "".join(json.dumps(each) + "\n" for each in records)
+    (tmp_path / name).write_text(content)
+    inner, outer, bad = read_all(FilesDataSource([str(tmp_path / name)], text_field="a.b"))
+    assert (inner.text, outer.text) == ("inner", "outer")
+    assert "'a.b' is missing" in bad.reason
+
+
+def test_a_truth_value_of_a_filter_is_a_text_in_tables(tmp_path):
+    """Tables hold text alone, so true is any of its spellings there."""
+    (tmp_path / "a.csv").write_text("text,ok,n\none,true,1\ntwo,False,1\nthree,True,2\nfour,TRUE,1\n")
+    chosen = FilesDataSource([str(tmp_path / "a.csv")], filter={"ok": True, "n": 1})
+    assert texts_of(chosen) == ["one", "four"]
+    assert texts_of(FilesDataSource([str(tmp_path / "a.csv")], filter={"ok": False})) == ["two"]
+
+
+def test_an_array_in_a_file_of_lines_says_what_to_set(tmp_path):
+    """A file that is named as lines and holds an array is refused with the format to set."""
+    assert "data.format=json" in read_all(source_of(tmp_path, "a.jsonl", b'[\n{"text": "a"}]\n'))[0].reason
+    assert texts_of(FilesDataSource([str(tmp_path / "a.jsonl")], format="json")) == ["a"]

@@ -8,6 +8,8 @@ import json
 import lzma
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.adapters.data_source.files import FilesDataSource
@@ -16,9 +18,11 @@ from holdfast.adapters.data_source.formats.records import Reading
 from holdfast.adapters.data_source.mixture import MixtureDataSource
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import choose_mode
+from holdfast.bootstrap.wiring.evaluation_sets import check_files
+from holdfast.bootstrap.wiring.run_parts import RunData
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.data.data_files import FIRST_RULES
-from holdfast.domain.errors import DataError
+from holdfast.domain.data.data_files import FIRST_RULES, LATEST_RULES
+from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.data_source import Rejected
 from tests.support.reading import read_all, texts_of
 
@@ -209,3 +213,32 @@ def test_an_empty_file_has_a_known_size(tmp_path):
     assert choose_mode(
         source, data_of(tmp_path), tmp_path, lambda name, mode, why: choices.update({name: why}) or mode
     ) == ("cache")
+
+
+def test_fields_that_are_not_used_are_named(tmp_path):
+    """The other fields of plain records are said once, with the number of first records that have them."""
+    records = [{"text": "a", "id": number, **({"url": "b"} if number < 3 else {})} for number in range(5)]
+    lines_of = "".join(json.dumps(record) + "\n" for record in records).encode()
+    for name, content in (("a.jsonl", lines_of), ("b.json", json.dumps(records).encode())):
+        source = FilesDataSource([str(next(iter(tmp_path.glob(name)), tmp_path / name))])
+        (tmp_path / name).write_bytes(content)
+        assert remarks(source) == [
+            f"fields of the records in {tmp_path}/{name} that are not used (of the first 5 records): 'id', 'url' (3)"
+        ]
+    pq.write_table(pa.table({"text": ["a"], "id": [1]}), tmp_path / "c.parquet")
+    source = FilesDataSource([str(tmp_path / "c.parquet")])
+    assert remarks(source) == [f"fields of the records in {tmp_path}/c.parquet that are not used: 'id'"]
+    assert not [remark for remark in source.remarks() if remark.unused]
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_training_file_by_another_path_is_no_evaluation_set(tmp_path, link):
+    """A link to a file of the data is the same file, whatever folder it is in."""
+    source = files(tmp_path / "data", {"a.jsonl": lines("one"), "b.jsonl": lines("two")})
+    (tmp_path / "set").mkdir()
+    link(tmp_path / "set" / "c.jsonl", tmp_path / "data" / "b.jsonl")
+    settings = load_settings(
+        [], [f"data.path={tmp_path}/data", f"evaluation.sets.held.path={tmp_path}/set"], {}
+    ).settings
+    with pytest.raises(ConfigurationError, match=r"evaluation\.sets\.held holds .*c\.jsonl, which is also a file"):
+        check_files(settings, (), LATEST_RULES, RunData(source), lambda _: None)

@@ -124,7 +124,12 @@ def read_delimited(
     position = stream.tell()
     if part.start > position:
         position = stream.seek(part.start)
-    yield from _records(_Lines(stream, position, record_bytes, dialect), columns, part, fields.as_text())
+    yield from _records(
+        _Lines(stream, position, record_bytes, dialect),
+        columns,
+        part,
+        fields.as_text(is_former=not dialect.strips_mark),
+    )
 
 
 def _kept(lines: Iterable[str], taken: list[str]) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, final
 
@@ -12,7 +14,6 @@ from holdfast.adapters.data_source.formats.records import Fields, Part, too_long
 from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Iterator
 
     from holdfast.ports.data_source import Document
@@ -47,7 +48,11 @@ def form_of_json(begin: bytes, fields: Fields) -> JsonForm | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return "jsonl" if behind.strip(_SPACE) or any(name in record for name in fields.content) else None
+    return (
+        "jsonl"
+        if behind.strip(_SPACE) or any(name in record or name.partition(".")[0] in record for name in fields.content)
+        else None
+    )
 
 
 def read_json_array(
@@ -72,12 +77,30 @@ def read_json_array(
         yield Rejected(f"{part.file}, byte {text.position}: {problem}: repair it or leave it out", text.position, None)
 
 
+def first_records(stream: io.BufferedReader, form: JsonForm, most: int) -> list[dict[str, object]]:
+    """Return up to ``most`` objects from the beginning of a file of ``form``; what is no object is left out."""
+    found: list[object] = []
+    if form == "jsonl":
+        *lines, rest = stream.read(BEGIN_BYTES).split(b"\n", most)
+        texts = [*lines, b"" if len(lines) == most else rest]
+    else:
+        array = _ArrayBytes(io.BytesIO(stream.read(BEGIN_BYTES)), 0)
+        texts, problem = [], array.enter_array()
+        while not problem and len(texts) < most and not array.is_at_end:
+            problem = array.skip_to_record()
+            texts.append(array.take_record(BEGIN_BYTES) or b"")
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            found.append(json.loads(text.removeprefix(_MARK)))
+    return [record for record in found if isinstance(record, dict)]
+
+
 @final
 @dataclass(slots=True)
 class _ArrayBytes:
     """The bytes of an array from ``position`` on, of which a piece is held at a time."""
 
-    stream: io.BufferedReader
+    stream: io.BufferedIOBase
     position: int
     is_at_end: bool = False
     _held: bytes = b""

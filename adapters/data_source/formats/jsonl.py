@@ -70,6 +70,8 @@ def judge_record(
         return not_utf8(file, start + error.start, start, end)
     except (ValueError, RecursionError) as error:
         problem = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        if content.startswith(b"[") and start == 0:
+            return Rejected(f"{place}: the file seems to be a JSON array: set data.format=json", start, end)
         return Rejected(f"{place}: the {what} is not JSON ({problem}): each must be one JSON object", start, end)
     if not isinstance(record, dict):
         return Rejected(f"{place}: the {what} is {kind_of(record)}, not a JSON object: repair it", start, end)
@@ -81,8 +83,9 @@ def _document(
 ) -> Document | Rejected | None:
     if fields.task != "text":
         return record_document(record, place, start, end, fields)
-    if fields.text in record:
-        return document(record[fields.text], place, start, end, fields, record)
+    is_there, text = fields.text_of(record)
+    if is_there:
+        return document(text, place, start, end, fields, record)
     reason = (
         f"{place}: the field {fields.text!r} is missing; there is {shown(record)}: set data.text_field to the field "
         "that holds the text"

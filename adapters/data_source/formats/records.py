@@ -171,10 +171,27 @@ class Fields:
         found = set(columns)
         return [name for name in self.names if name in found]
 
-    def as_text(self) -> Self:
-        """Return the same fields for records whose values are all text."""
-        as_text = ((name, frozenset((False, str(value)) for _, value in allowed)) for name, allowed in self.filter)
+    def as_text(self, *, is_former: bool = False) -> Self:
+        """Return the same fields for records whose values are all text: true is the text true, True or TRUE.
+
+        With ``is_former`` it is True alone, as for runs that began before.
+        """
+        as_text = (
+            (name, frozenset((False, text) for _, value in allowed for text in _texts_of(value, is_former)))
+            for name, allowed in self.filter
+        )
         return replace(self, filter=tuple(as_text))
+
+    def text_of(self, record: Mapping[str, object]) -> tuple[bool, object]:
+        """Return whether ``record`` has the text field, and its value; ``a.b`` may be the member b of an object a."""
+        if self.text in record:
+            return True, record[self.text]
+        value: object = record
+        for name in self.text.split("."):
+            if not isinstance(value, dict) or name not in value:
+                return False, None
+            value = value[name]
+        return True, value
 
     def to_json(self) -> list[object]:
         """Return the fields as JSON, equal for fields that select the same documents."""
@@ -281,6 +298,11 @@ def shown(names: Iterable[str]) -> str:
 
 def _several(value: Value | Sequence[Value]) -> Iterable[Value]:
     return (value,) if isinstance(value, str | int | float | None) else value
+
+
+def _texts_of(value: Value, is_former: bool) -> Iterable[str]:  # noqa: FBT001  of its only caller
+    text = str(value)
+    return (text, text.lower(), text.upper()) if isinstance(value, bool) and not is_former else (text,)
 
 
 def _key(value: Value) -> tuple[bool, Value]:
