@@ -101,7 +101,9 @@ class FilesDataSource(DataSource):
         other = copy(self)
         for derived in _DERIVED:
             other.__dict__.pop(derived, None)
-        other.__dict__ |= {"_reading": replace(self._reading, reading=reading), "_folders": {}, "_columns": {}}
+        fields = replace(self._reading.fields, is_former=reading.rules == FIRST_RULES)
+        read = replace(self._reading, reading=reading, fields=fields)
+        other.__dict__ |= {"_reading": read, "_folders": {}, "_columns": {}}
         return other
 
     def with_task(self, task: Task) -> FilesDataSource:

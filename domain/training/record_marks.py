@@ -28,6 +28,8 @@ _MESSAGE = frozenset(
 )
 _CALL = frozenset({"type", "function", "id", "index", "name", "arguments"})
 _ONE_OF = (ROLE_FIELDS, CONTENT_FIELDS, REASONING_FIELDS)
+_REPLIES = ("assistant", "gpt", "model", "function_call")
+_LATER = ("system_prompt", "functions", "chat_template_kwargs", "loss_mask", "mask")  # fields of a record
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
@@ -93,6 +95,34 @@ def unused_fields(record: Mapping[str, object], fields: Collection[str], message
             if isinstance(message, dict):
                 found += [f"{field}[].{name}" for name in _unused_in(message)]
     return list(dict.fromkeys(found))
+
+
+def as_read_before(record: Mapping[str, object], messages_fields: Collection[str]) -> dict[str, object]:
+    """Return what the first rules for records read of ``record``, for runs that were begun by them.
+
+    They knew the mark ``weight`` alone, and took a message without a content for an empty one. ``messages_fields`` hold
+    messages.
+    """
+    found = {name: value for name, value in record.items() if name not in _LATER}
+    if not isinstance(found.get("system"), str):
+        found.pop("system", None)
+    for field in messages_fields:
+        value = _parsed(found.get(field))
+        if isinstance(value, list):
+            found[field] = [_message_before(each) for each in value]
+        elif isinstance(value, dict):
+            found[field] = _message_before(value)
+    return found
+
+
+def _message_before(message: object) -> object:
+    if not isinstance(message, dict):
+        return message
+    is_reply = message.get("role", message.get("from")) in _REPLIES
+    names = ("role", "from", "name", "tool_call_id", "weight", *((*REASONING_FIELDS, "tool_calls") if is_reply else ()))
+    found = {name: message[name] for name in names if name in message}
+    said = message.get("content", message.get("value"))
+    return found | {"content": "" if said is None else said}
 
 
 def _parsed(value: object) -> object:

@@ -12,8 +12,9 @@ import pytest
 from pyarrow import feather
 
 from holdfast.adapters.data_source.files import FilesDataSource
-from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.data_source.formats.records import Limits, Reading
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
+from holdfast.domain.data.data_files import FIRST_RULES
 from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
 from holdfast.domain.training.conversation_record import conversation_from, conversation_text
 from holdfast.ports.data_source import Document, Rejected
@@ -154,6 +155,22 @@ def test_fields_that_are_not_used_are_warnings(tmp_path):
     assert document.warnings == ("the field margin is not used", "the field chosen[].mood is not used")
     (document,) = read_all(source_of(tmp_path, "c.jsonl", jsonl([{**PAIRS[0], "system": "s"}]), "completion"))
     assert document.warnings == ("the field id is not used", "the field system is not used")
+
+
+def test_a_run_reads_its_records_by_the_rules_that_it_began_with(tmp_path):
+    """By the first rules other marks than weight and other names of a text have no meaning, and a usual record has."""
+    marked = {"role": "assistant", "content": "b", "train": False, "tool_calls": None}
+    record = {"messages": [{"role": "user", "text": "a"}, marked, {**marked, "weight": 0}], "loss_mask": "?"}
+    latest = source_of(tmp_path, "a.jsonl", jsonl([record]))
+    former = FilesDataSource([str(tmp_path / "a.jsonl")]).with_reading(Reading(rules=FIRST_RULES)).with_task("chat")
+    (document,) = read_all(former)
+    said = conversation_from(document.text).messages
+    assert [(each.text, each.is_trained) for each in said] == [("", True), ("b", True), ("b", False)]
+    assert document.warnings == ()
+    assert former.fingerprint() != latest.fingerprint()
+    assert isinstance(read_all(latest)[0], Rejected)
+    usual = source_of(tmp_path, "b.jsonl", jsonl(RECORDS))
+    assert texts_of(usual.with_reading(Reading(rules=FIRST_RULES))) == texts_of(usual) == EXPECTED
 
 
 def test_the_task_belongs_to_the_fingerprint(tmp_path):

@@ -25,7 +25,7 @@ from holdfast.domain.training.preference_record import (
     preference_text,
     unused_in_preference,
 )
-from holdfast.domain.training.record_marks import unused_fields
+from holdfast.domain.training.record_marks import as_read_before, unused_fields
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
@@ -113,13 +113,14 @@ class Fields:
 
     ``kept`` are the names of other fields that are handed on with the document. ``task`` says what the document is:
     the text field, or the ``chat``, ``completion`` or ``preference`` that several fields make up, as JSON. Their
-    messages are in the text field if it is not the usual one.
+    messages are in the text field if it is not the usual one. ``is_former`` are conversations by the first rules.
     """
 
     text: str
     filter: tuple[tuple[str, frozenset[tuple[bool, Value]]], ...] = ()
     kept: tuple[str, ...] = ()
     task: Task = "text"
+    is_former: bool = False
 
     @classmethod
     def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None) -> Self:
@@ -143,6 +144,8 @@ class Fields:
         if self.task == "completion":
             return completion_text(*completion_of(record))
         messages_field = None if self.text == _USUAL_TEXT else self.text
+        if self.is_former:
+            record = as_read_before(record, [name for name in self.content if name not in SHARED_FIELDS])
         if self.task == "preference":
             return preference_text(preference_of(record, messages_field))
         return conversation_text(conversation_of(record, messages_field))
@@ -150,6 +153,8 @@ class Fields:
     def unused_in(self, record: Mapping[str, object]) -> Sequence[str]:
         """Return the fields of ``record`` and of its messages that are not used for anything, where there is a task."""
         messages_field = None if self.text == _USUAL_TEXT else self.text
+        if self.is_former:
+            return ()
         if self.task == "completion":
             found = unused_fields(record, ("prompt", "completion"), ())
         else:
@@ -195,7 +200,7 @@ class Fields:
 
     def to_json(self) -> list[object]:
         """Return the fields as JSON, equal for fields that select the same documents."""
-        task = [] if self.task == "text" else [self.task, _CONVERTING[self.task]]
+        task = [] if self.task == "text" else [self.task, 1 if self.is_former else _CONVERTING[self.task]]
         return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter), *task]
 
     def kept_of(self, record: Mapping[str, object]) -> Mapping[str, object]:
