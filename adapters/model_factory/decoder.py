@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 _PROBED = 48  # tokens
 _PROBED_IDS = 512
+_OWN_HEAD = (
+    "config.json ties lm_head.weight to the embeddings, but the files hold other values: they are not tied, and "
+    "checkpoints say so"
+)
 _MATRIX = re.compile(r"^lm_head\.weight$|(^|\.)(embed_tokens|wte)\.weight$")
 
 
@@ -81,6 +85,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         self._initializer_range = initializer_range
         self._sequence_length = sequence_length
         self._checkpointing = gradient_checkpointing
+        self._notes: tuple[str, ...] = ()
         self._awaits_weights = False
         self._defers_weights = False
 
@@ -104,7 +109,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         if self._path is not None:
             ends = read_json(self._path / "config.json").get("eos_token_id")
             model.network.generation_config = read_generation_settings(str(self._path), ends)
-            model.notes += tuple(weights_left_aside(self._path))
+            model.notes += (*weights_left_aside(self._path), *self._notes)
         length, probed = min(_PROBED, shape.positions.longest), model.probed
         model.isolates_documents = probe_isolation(probed, length=length, vocabulary=probed.config.vocab_size)
         choose_loss(model)
@@ -152,7 +157,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
             raise ConfigurationError(msg)
         shape, dropout = _read_folder(self._path)
         if shape.tied and not self._awaits_weights and _has_own_head(self._path):
-            shape = replace(shape, tied=False)  # as transformers reads it
+            shape, self._notes = replace(shape, tied=False), (_OWN_HEAD,)  # as transformers reads it
         return shape, dropout
 
     def _check(self, shape: DecoderShape, vocabulary_size: int) -> None:

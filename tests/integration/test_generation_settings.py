@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
@@ -114,6 +114,33 @@ def test_temperature_0_takes_the_likeliest_token(name, base):
         ids.append(int(logits[0, -1].argmax()))
     assert list(found) == ids[2:]
     assert model.network.generation_config.to_dict() == before
+
+
+FAMILIES = {
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 40},
+    "mistral": {**TINY, "num_key_value_heads": 2, "sliding_window": 4},
+    "qwen3": {**TINY, "head_dim": 8, "num_key_value_heads": 1},
+    "gemma2": {**TINY, "head_dim": 8, "num_key_value_heads": 1, "num_hidden_layers": 2, "sliding_window": 4},
+    "mixtral": {**TINY, "num_key_value_heads": 1, "num_local_experts": 4},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_temperature_0_is_the_greedy_text_of_transformers(family, name, tmp_path):
+    """Of several families, with each odd setting, the ids are those of a plain ``generate`` without the settings."""
+    config = AutoConfig.for_model(family, **FAMILIES[family], bos_token_id=1, eos_token_id=3, pad_token_id=None)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    (tmp_path / "generation_config.json").write_text(json.dumps(ODD[name]))
+    model = HuggingfaceModelFactory(path=str(tmp_path)).build(vocabulary_size=40, end_of_text=3, seed=0)
+    for start in range(5, 11):
+        ids = torch.tensor([[1, start, 2 * start]])
+        expected = plain.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20)
+        found = model.generate(ids[0].tolist(), Sampling(20, 0.0), end_of_text=3)
+        assert list(found) == [token for token in expected[0, 3:].tolist() if token != 3]
 
 
 def test_samples_obey_the_settings_that_are_about_samples(base):

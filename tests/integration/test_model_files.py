@@ -95,9 +95,10 @@ def test_an_output_matrix_of_its_own_is_not_tied(kind, name, tmp_path):
     torch.testing.assert_close(logits_of(again.network), logits_of(model.network), rtol=0, atol=0)
 
 
-def test_a_person_is_told_that_the_configuration_is_wrong(tmp_path):
+@each_kind
+def test_a_person_is_told_that_the_configuration_is_wrong(kind, tmp_path):
     """The note names the tied weight."""
-    [note] = build("huggingface", folder_of(tmp_path, "llama", other)).notes
+    [note] = build(kind, folder_of(tmp_path, "llama", other)).notes
     assert note.startswith(f"config.json ties {HEAD}")
 
 
