@@ -16,7 +16,8 @@ from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, us
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
-from holdfast.bootstrap.run_folder.folder import read_record, rules_of
+from holdfast.bootstrap.run_folder.folder import UNSEALED, changes_since, read_record, rules_of
+from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.assembly import Around, assemble
 from holdfast.bootstrap.wiring.build_model import network_of
@@ -202,7 +203,7 @@ def open_trained(
 
     def take_over(folder: Path, open_file: OpenFile) -> None:
         opened.clear()
-        copy = VerifiedCopy(folder, open_file, scratch_of(settings))
+        copy = _compared(record, VerifiedCopy(folder, open_file, scratch_of(settings)), folder)
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
         opened.append((container, copy, uses_average(folder, choice)))
@@ -216,6 +217,27 @@ def open_trained(
     evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location))
     parts, tokenizer = container.model_parts(), container.run_tokenizer()
     return Trained(parts, tokenizer, evaluation, copy, info.location, is_averaged=is_averaged)
+
+
+def _compared(record: Mapping[str, Any], copy: VerifiedCopy, folder: Path) -> VerifiedCopy:
+    """Return ``copy``, that of ``folder``, if it holds the same ``record`` or that has a hash.
+
+    What the history of the run names may have changed since. Raises ``StateError`` if something else differs.
+    """
+    if record["schema"] != UNSEALED or not (copy.folder / RECORD).is_file():
+        return copy
+    held = read_record(copy.folder)
+    told = {key for entry in record["history"] for key in entry.get("changed", ())}
+    unlike = [key for key in changes_since(held["settings"], record["settings"]) if key not in told]
+    for name, entry in held["auto"].items():
+        now = record["auto"].get(name, {})
+        if now.get("value") != entry["value"] and now.get("reason", entry["reason"]) == entry["reason"]:
+            unlike.append(name)
+    if unlike:
+        which = f"{unlike[0]} in {RECORD} is not what {folder} holds, and no change of it is recorded"
+        msg = f"{which}: put back {folder / RECORD}"
+        raise StateError(msg)
+    return copy
 
 
 def open_store(

@@ -33,7 +33,7 @@ DATA_VERSIONS = "data_versions"
 RULES: Mapping[str, int] = MappingProxyType({"parameter_groups": 2, "mixture_stages": 2, "files": LATEST_RULES})
 """The newest version of each rule whose results have changed; a run keeps the version that it began with."""
 _SCHEMA = 2
-_UNSEALED = 1  # the schema of records without a hash
+UNSEALED = 1  # the schema of records without a hash
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 _SECTIONS = ("run", "data", "model")
 # Further settings that must be equal on all ranks of a run.
@@ -82,7 +82,7 @@ class RunFolder:
             self.record = blank | {"id": self.record["id"]} if self.record else blank
         else:
             self.settings_before = self.record["settings"]
-            changes = _changes_since(self.record["settings"], settings)
+            changes = changes_since(self.record["settings"], settings)
             refused = [key for key in changes if _makes_another_run(key, changes[key], settings)]
             if refused:
                 # another kind has other settings, which the user has not changed
@@ -256,7 +256,7 @@ def read_record(path: Path) -> dict[str, Any]:
         if record["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)
-        if record["schema"] != _UNSEALED:
+        if record["schema"] != UNSEALED:
             record = unsealed({HASH: "", **record})
         _check_members(record)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -335,7 +335,7 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     }
 
 
-def _changes_since(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def changes_since(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return what ``changed_settings`` does, without new settings, unknown when the run began, that have their default.
 
     They count as changes if the ``recorded`` settings are not accepted any more.

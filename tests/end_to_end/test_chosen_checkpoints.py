@@ -156,3 +156,18 @@ def test_no_command_believes_a_record_of_which_a_bit_has_changed(home, tmp_path,
     process = run_here(*command, cwd=tmp_path)
     assert process.returncode == 4, process.stdout
     assert "run.json is damaged" in process.stderr
+
+
+def test_a_record_of_an_earlier_version_is_compared_with_the_one_in_the_checkpoint(home, tmp_path):
+    """It has no hash: what differs without a recorded change is refused, and the rest is taken as it is."""
+    shutil.copytree(home / RUN, tmp_path / RUN, symlinks=True)
+    path = tmp_path / RUN / "run.json"
+    record = json.loads(path.read_text()) | {"schema": 1}
+    del record["hash"]
+    path.write_text(json.dumps(record))
+    assert evaluated(tmp_path, RUN, "--step", "10") == evaluated(home, RUN, "--step", "10")
+    record["settings"]["run"]["seed"] += 1
+    path.write_text(json.dumps(record))
+    process = run_here("evaluate", RUN, "--step", "10", cwd=tmp_path)
+    assert process.returncode == 4, process.stdout
+    assert "run.seed in run.json is not what" in process.stderr
