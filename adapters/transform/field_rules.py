@@ -92,6 +92,11 @@ class FieldCheck:
         self._parse = _PARSERS.get(kind) if rules.is_from_text else None
 
     @property
+    def is_required(self) -> bool:
+        """Return whether a missing value violates a rule."""
+        return self._missing is not None
+
+    @property
     def is_empty(self) -> bool:
         """Return whether every value is accepted."""
         return self._missing is None and not self._tests

@@ -52,7 +52,8 @@ class ValidationTransform(RecordTransform):
     drops the record, ``stop`` also ends the run, and ``warn`` adds the reason to the record's warnings. Rules are
     checked field by field in the order of the fields' names, then the outliers; the first violation that stops counts,
     otherwise the first one that rejects. Values are JSON values. ``text_field`` is the name under which ``fields``
-    has the rules for the text.
+    has the rules for the text. With ``judges_blank`` texts may be empty: then they are missing, if the text is
+    required, and no outliers.
 
     ``count_tokens`` returns the number of tokens of each text, for the measure ``bytes_per_token``; ``tokenizer`` is
     the fingerprint of its tokenizer.
@@ -66,7 +67,9 @@ class ValidationTransform(RecordTransform):
         text_field: str = "text",
         count_tokens: CountTokens | None = None,
         tokenizer: str = "",
+        judges_blank: bool = False,
     ) -> None:
+        self._judges_blank = judges_blank
         self._rules = sorted(fields, key=lambda rules: rules.field)
         self._checks = [check for check in map(FieldCheck, self._rules) if not check.is_empty]
         self._outliers = sorted(outliers, key=lambda bounds: bounds.measure)
@@ -92,7 +95,8 @@ class ValidationTransform(RecordTransform):
         for position, violation in self._field_violations(records, texts):
             found.setdefault(position, []).append(violation)
         for position, violation in self._outlier_violations(texts):
-            found.setdefault(position, []).append(violation)
+            if texts[position]:
+                found.setdefault(position, []).append(violation)
         for position, violations in found.items():
             results[position] = _verdict(records[position], violations)
         return results
@@ -110,13 +114,18 @@ class ValidationTransform(RecordTransform):
             unicode=unicodedata.unidata_version if is_unicode else None,
             zlib=zlib.ZLIB_RUNTIME_VERSION if "compression_ratio" in measures else None,
             tokenizer=self._tokenizer if "bytes_per_token" in measures else None,
+            **({"judges_blank": True} if self._judges_blank else {}),
         )
 
     def _field_violations(self, records: Sequence[Record], texts: Sequence[str]) -> Iterator[tuple[int, _Violation]]:
         for check in self._checks:
             name = check.field
             is_text = name == self._text_field
-            values = texts if is_text else [record.fields.get(name, ABSENT) for record in records]
+            values: Sequence[object] = texts
+            if not is_text:
+                values = [record.fields.get(name, ABSENT) for record in records]
+            elif check.is_required:
+                values = [text or ABSENT for text in texts]
             for position, rule, value in check.violations(values):
                 detail = describe_violation(name, rule, value)
                 setting = f"data.validation.fields.{name}"

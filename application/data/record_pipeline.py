@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -51,10 +52,58 @@ class Used(NamedTuple):
 
 
 @final
+class FieldWatch:
+    """Looks for fields ``names`` that have rules in all records that are read, and tells ``report`` which it lacks.
+
+    It does so once, after ``minimum`` records or when ``finish`` is called. Thread-safe.
+    """
+
+    def __init__(
+        self, names: Sequence[str], report: Callable[[str], object] = lambda _: None, *, minimum: int = 1000
+    ) -> None:
+        self._lacking = set(names)
+        self._report = report
+        self._minimum = minimum
+        self._read = 0
+        self._has_told = False
+        self._lock = Lock()
+
+    def add(self, documents: Sequence[Document]) -> None:
+        """Look at ``documents``."""
+        with self._lock:
+            self._read += len(documents)
+            for document in documents:
+                if not self._lacking:
+                    return
+                self._lacking.difference_update(document.fields or ())
+            is_time = self._read >= self._minimum
+        if is_time:
+            self.finish()
+
+    def finish(self) -> None:
+        """Report the fields that no record has had so far, unless it was done before."""
+        if (sentence := self.sentence()) is not None and not self._has_told:
+            self._has_told = True
+            self._report(sentence)
+
+    def sentence(self) -> str | None:
+        """Return which fields none of the records so far has had, None if there are none."""
+        if not self._lacking or not self._read:
+            return None
+        names = ", ".join(map(repr, sorted(self._lacking)))
+        hint = "; a name with a dot is that of a field, not a path" if "." in names else ""
+        return (
+            f"data.validation.fields has rules for {names}, which no record of the {self._read:,} read so far has: "
+            f"correct the name{hint}"
+        )
+
+
+@final
 class RecordPipeline:
     """Applies ``validation`` and then ``transforms``, in order; those of texts and those of records may be mixed.
 
-    A batch ends with the document that brings it to ``batch_characters``.
+    A batch ends with the document that brings it to ``batch_characters``. ``watch`` sees the documents. Documents
+    without text, which the source gives if rules for the text are to see them, go no further than ``validation``.
     """
 
     def __init__(
@@ -62,8 +111,10 @@ class RecordPipeline:
         transforms: Sequence[AnyTransform] = (),
         validation: RecordTransform | None = None,
         *,
+        watch: FieldWatch | None = None,
         batch_characters: int = _BATCH_CHARACTERS,
     ) -> None:
+        self.watch = watch
         before = [] if validation is None else [validation]
         self._transforms: Sequence[AnyTransform] = [*before, *transforms]
         numbered = [f"data.transforms[{number}]" for number in range(len(transforms))]
@@ -103,8 +154,13 @@ class RecordPipeline:
         return next((each.record.text for each in found if isinstance(each, Used)), None)
 
     def _apply(self, unit: Unit, documents: list[Document]) -> Iterator[Used | Warned | LeftOutDocument | Rejected]:
+        if self.watch is not None:
+            self.watch.add(documents)
+        is_validated = self._names[0] == "data.validation"
         results: list[Record | Dropped | Rejected | None] = [
-            Record(document.text, document.fields or _NO_FIELDS, warnings=document.warnings) if document.text else None
+            Record(document.text, document.fields or _NO_FIELDS, warnings=document.warnings)
+            if document.text or is_validated
+            else None
             for document in documents
         ]
         for number, transform in enumerate(self._transforms):
@@ -113,7 +169,8 @@ class RecordPipeline:
             step = self._texts if isinstance(transform, Transform) else self._records
             changed = step(unit, number, [documents[place] for place in alive], records)  # type: ignore[arg-type]
             for place, result in zip(alive, changed, strict=True):
-                results[place] = result
+                is_blank = isinstance(result, Record) and not documents[place].text
+                results[place] = None if is_blank else result
         documents.reverse()
         results.reverse()
         while documents:  # from the end of reversed lists, so that no document is held after it was yielded
@@ -151,7 +208,9 @@ class RecordPipeline:
         if len(found) == len(records) and all(map(is_, found, records)):
             return [*records]
         if len(found) == len(records) and all(isinstance(each, Record | Dropped) for each in found):
-            return [_nonempty(transform, each) for each in found]
+            return [
+                _nonempty(transform, each) if record.text else each for record, each in zip(records, found, strict=True)
+            ]
         return [
             self._guarded(unit, number, document, partial(_alone, transform, record))
             for document, record in zip(documents, records, strict=True)
@@ -196,7 +255,7 @@ def _reason(transform: AnyTransform) -> str:
 def _alone(transform: RecordTransform, record: Record) -> Record | Dropped:
     match list(transform.apply([record])):
         case [Record() | Dropped() as result]:
-            return _nonempty(transform, result)
+            return _nonempty(transform, result) if record.text else result
     msg = "it did not give one record or verdict for each record"
     raise _WrongResultError(msg)
 

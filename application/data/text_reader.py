@@ -118,6 +118,11 @@ class TextReader:
         left_out = [] if self.left_out is None else [self.left_out.fingerprint()]
         return [self.source.fingerprint(), self._encoder.fingerprint(), *self._pipeline.fingerprints, *left_out]
 
+    def tell_lacking_fields(self) -> None:
+        """Report fields with rules that none of the records read so far has."""
+        if self._pipeline.watch is not None:
+            self._pipeline.watch.finish()
+
     def texts(
         self,
         unit: Unit,

@@ -70,6 +70,8 @@ def prepare_ahead(settings: TrainSettings, *, is_quiet: bool = False, part: Work
                 opened.finish(show)
         if warnings := total_warnings([cache.meta(shard) for cache in opened.caches for shard in cache.shards()]):
             report(warnings_line(warnings))
+        for reader in opened.readers:
+            reader.tell_lacking_fields()
     versions = opened.lineage.versions.used
     return PreparedAhead(opened.folder, prepared, rejected, versions, num_missing, num_shards)
 

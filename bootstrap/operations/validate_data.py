@@ -87,6 +87,8 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
             limit.finish()
     except DataError as error:
         problem = str(error)
+    if pipeline.watch is not None and (sentence := pipeline.watch.sentence()) is not None:
+        remarks.append(sentence)
     found = check.statistics
     if problem is None and settings.data.on_error == "stop" and found.drops.get(UNUSABLE):
         problem = f"{check.examples[UNUSABLE][0]['reason']} (to skip records that cannot be used: data.on_error=skip)"

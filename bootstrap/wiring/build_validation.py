@@ -11,8 +11,10 @@ import numpy as np
 from holdfast.adapters.transform.field_rules import FieldRule, FieldRules
 from holdfast.adapters.transform.outlier_measures import fit_outliers
 from holdfast.adapters.transform.validation import OutlierBounds, ValidationTransform
+from holdfast.application.data.record_pipeline import FieldWatch, RecordPipeline
 from holdfast.application.data.rejection_limit import RejectionLimit
 from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.text_transforms import text_field_of
 from holdfast.configs.sections.sources import RecordSource
 from holdfast.configs.sections.validation import TEXT
 from holdfast.domain.errors import ConfigurationError, DataError
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.adapters.transform.outlier_measures import Bounds
+    from holdfast.application.data.record_pipeline import AnyTransform
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.validation import FieldValidationSettings, OutlierSettings, ValidationSettings
     from holdfast.ports.data_source import DataSource, Unit
@@ -38,10 +41,13 @@ def build_validation(
     sample: Callable[[], Sequence[str]],
     tokenizer: Tokenizer | None,
     bounds: Mapping[str, Bounds] | None = None,
+    *,
+    judges_blank: bool = False,
 ) -> ValidationTransform | None:
     """Return the validation in the settings, None if there is none.
 
-    Without a ``tokenizer`` the bytes per token are not checked.
+    Without a ``tokenizer`` the bytes per token are not checked. With ``judges_blank`` the rules for the text see
+    records whose text is empty or white space alone.
 
     ``sample`` returns texts of the data and is called only if bounds are computed from it. ``bounds`` are those of an
     earlier start, lower and upper by measure (None for no bound), and are used in place of a sample. Raises
@@ -63,9 +69,28 @@ def build_validation(
         [_field_rules(name, rules, settings) for name, rules in settings.fields.items()],
         _outlier_bounds(measures, settings, sample, tokenizer, bounds or {}),
         text_field=_name_of_text(data, settings),
+        judges_blank=judges_blank,
         count_tokens=partial(_count_tokens, tokenizer),
         tokenizer=tokenizer.fingerprint() if tokenizer is not None and "bytes_per_token" in measures else "",
     )
+
+
+def build_pipeline(
+    transforms: Sequence[AnyTransform],
+    data: FeedSettings,
+    sample: Callable[[], Sequence[str]],
+    tokenizer: Tokenizer | None,
+    fields: Sequence[str],
+    report: Callable[[str], object] = lambda _: None,
+) -> RecordPipeline:
+    """Return the pipeline of validation and ``transforms``; arguments as in ``build_validation``.
+
+    ``fields`` are read from the source, with the name of the text if its rules are to see blank texts. ``report`` is
+    told which fields with rules no record has.
+    """
+    validation = build_validation(data, sample, tokenizer, judges_blank=text_field_of(data) in fields)
+    watch = None if validation is None else FieldWatch(validation.fields, report)
+    return RecordPipeline(transforms, validation, watch=watch)
 
 
 def build_rejection_limit(data: FeedSettings) -> RejectionLimit | None:
@@ -133,7 +158,8 @@ def sample_texts(source: DataSource) -> list[str]:
         nonlocal reason
         for item in source.read(unit):
             if isinstance(item, Document):
-                yield item.text
+                if item.text:
+                    yield item.text
             else:
                 reason = reason or item.reason
 

@@ -13,7 +13,6 @@ from holdfast.adapters.shared.tensor_state.file_parts import captured
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.data.feed import Feed
-from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
 from holdfast.application.training.data_ranks import DataRanks
@@ -28,7 +27,7 @@ from holdfast.bootstrap.wiring import disk_space as disk
 from holdfast.bootstrap.wiring.access_roles import guard_of
 from holdfast.bootstrap.wiring.archive_progress import ArchiveProgress
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
-from holdfast.bootstrap.wiring.build_validation import build_rejection_limit, build_validation, sample_texts
+from holdfast.bootstrap.wiring.build_validation import build_pipeline, build_rejection_limit, sample_texts
 from holdfast.bootstrap.wiring.data_providers import batch_streams, data_sources, token_sources, tokenizers
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
 from holdfast.bootstrap.wiring.deduplication import leave_out_duplicates
@@ -113,7 +112,7 @@ class Container(containers.DeclarativeContainer):
     places = providers.Object[Any]({})  # of the data, when the order of their files was chosen
     rules = providers.Object[Any](RULES)  # the versions with which the run began
     transforms = providers.Singleton(load_transforms, settings.provided.data)
-    fields = providers.Singleton(fields_read, transforms, settings.provided.data)
+    fields = providers.Singleton(fields_read, transforms, settings.provided.data, rules)
     data_source = data_sources(settings, places, rules.provided["files"], fields)
     late_data: providers.Singleton[LateValue[RunData | None]] = providers.Singleton(LateValue, None)
     run_data = providers.Callable(late_or, late_data, providers.Singleton(RunData, data_source))
@@ -122,7 +121,7 @@ class Container(containers.DeclarativeContainer):
     sample = providers.Factory(partial, sample_texts, run_source)
     limit = providers.Singleton(build_rejection_limit, settings.provided.data)
     pipeline_before_tokens = providers.Singleton(
-        RecordPipeline, transforms, providers.Singleton(build_validation, settings.provided.data, sample, None)
+        build_pipeline, transforms, settings.provided.data, sample, None, fields
     )
     rejections = providers.Singleton(rejections_of, settings.provided.data)
     tokenizer = tokenizers(
@@ -183,7 +182,7 @@ class Container(containers.DeclarativeContainer):
 
     mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed, rules)
     pipeline = providers.Singleton(
-        RecordPipeline, transforms, providers.Singleton(build_validation, settings.provided.data, sample, run_tokenizer)
+        build_pipeline, transforms, settings.provided.data, sample, run_tokenizer, fields, report
     )
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     mode = providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, keep_choice)

@@ -239,6 +239,7 @@ def prepare(
         for reader, preparation in zip(readers, preparations, strict=True):
             preparation.check()  # what came later may have driven out what was there
             datasets.keep(reader)
+            reader.tell_lacking_fields()
         lineage.versions.keep(readers, caches, datasets)
     return caches
 

@@ -15,6 +15,7 @@ from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.data_sources import open_files, report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.score_ranges import is_in_range, score_ranges
+from holdfast.bootstrap.wiring.text_transforms import text_field_of
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.wiring.run_parts import RunData
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.evaluation import EvaluationSettings
-    from holdfast.configs.sections.sources import ScoreRange
+    from holdfast.configs.sections.sources import FilesSource, ScoreRange
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.data.packing import Packing
+    from holdfast.ports.data_source import DataSource
     from holdfast.ports.document_encoder import DocumentEncoder
 
 _NUMBERED = re.compile(r"data\.path\[(\d+)\](.*)")  # one of several paths, and what is below it
@@ -76,7 +78,7 @@ def evaluation_sets(
     sets: dict[str, HoldoutBatches] = {}
     for name, section in (settings.evaluation.sets or {}).items():
         whole = Holdout(1.0, settings.run.seed)
-        source = open_files(section, rules=rules, fields=fields, task=settings.data.task)
+        source = _open_set(section, settings, fields, rules)
         reader = TextReader(source, encoder, rejections, pipeline)
         sets[name] = HoldoutBatches(
             TextGroups([reader], whole, settings.run.seed),
@@ -108,6 +110,13 @@ def sampling_of(evaluation: EvaluationSettings) -> Sampling:
     return Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k, seed=chosen.seed)
 
 
+def _open_set(section: FilesSource, settings: TrainSettings, fields: Sequence[str], rules: int) -> DataSource:
+    """Return the files of a set, which may have the text under another name than the training data."""
+    text = text_field_of(settings.data)
+    own = [name for name in fields if name != text or name == section.text_field]
+    return open_files(section, rules=rules, fields=own, task=settings.data.task)
+
+
 def check_files(
     settings: TrainSettings, fields: Sequence[str], rules: int, data: RunData, report: Callable[[str], object]
 ) -> None:
@@ -121,7 +130,7 @@ def check_files(
     found = [source.files() for source in (data.source, *data.added)]
     trained = {stamp for files in found if files is not None for stamp in _stamps_of(files).values()}
     for name, section in settings.evaluation.sets.items():
-        source = open_files(section, rules=rules, fields=fields, task=settings.data.task)
+        source = _open_set(section, settings, fields, rules)
         report_remarks(source, settings.data, partial(_report_of_set, report, name))
         ours = source.files()
         if shared := [file for file, stamp in (_stamps_of(ours) if ours else {}).items() if stamp in trained]:

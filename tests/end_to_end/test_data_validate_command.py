@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tests.support.command_line import run_here
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.command_line import corpus, run_here, tiny
 
 GOOD = {"url": "https://example.org", "text": "a text that is long enough"}
 
@@ -48,3 +52,50 @@ def test_data_that_would_end_a_run_have_exit_code_3(tmp_path):
     found = validate(tmp_path, "data.validation.on_violation=stop")
     assert found.returncode == 3
     assert "ftp:" in found.stdout.splitlines()[-1]
+
+
+BLANK = ["", "  ", "\n\t"]
+NO_LIMIT = "data.validation.max_rejected=null"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("rules", "reason"), [("min_length: 1", "min_length"), ("required: true, min_length: 1", "missing")]
+)
+def test_blank_texts_are_seen_by_the_rules_for_the_text(kind, rules, reason, tmp_path):
+    """A record whose text is empty or white space alone violates what an empty text violates, in each format."""
+    records = [{"url": "u", "body": text} for text in [*BLANK, *["a text"] * 60]]
+    path = tmp_path / f"raw.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif kind == "csv":
+        path.write_text("url,body\n" + "".join(f'u,"{each["body"]}"\n' for each in records))
+    else:
+        path.write_text(json.dumps(records) if kind == "json" else "\n".join(map(json.dumps, records)))
+    shared = ("data", "validate", f"data.path={path}", "data.text_field=body", NO_LIMIT, "--json")
+    found = run_here(*shared, f"data.validation.fields={{text: {{{rules}}}}}", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    assert (result["records"], result["kept"], result["drops"]) == (63, 60, {f"validation.text.{reason}": 3})
+
+
+def test_blank_texts_that_no_rule_refuses_are_no_documents(tmp_path):
+    """They are neither counted nor outliers nor trained on, as without a rule for the text."""
+    write(tmp_path, *[{"text": text} for text in BLANK], *[GOOD] * 60)
+    rules = ("data.validation.fields={text: {max_length: 99}}", "data.validation.outliers.length.min=5")
+    found = run_here("data", "validate", "data.path=raw.jsonl", *rules, "--json", cwd=tmp_path)
+    result = json.loads(found.stdout)
+    assert (result["records"], result["kept"], result["drops"]) == (60, 60, {})
+
+
+@pytest.mark.parametrize("command", ["validate", "prepare", "train"])
+def test_a_rule_for_a_field_that_no_record_has_is_reported(command, tmp_path):
+    """A misspelt name, and a path in place of a name, check nothing, which each command says."""
+    path = corpus(tmp_path)
+    rules = "data.validation.fields={idd: {type: number}, meta.src: {type: text}, id: {type: number}}"
+    words = ("data", "validate") if command == "validate" else (command,)
+    found = run_here(*words, *tiny(path, rules, "data.mode=cache", "run.budget.steps=1"), cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    said = " ".join((found.stdout + found.stderr).split())
+    assert "has rules for 'idd', 'meta.src', which no record of the 120 read so far has" in said
+    assert "a name with a dot is that of a field, not a path" in said

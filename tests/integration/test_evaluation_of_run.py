@@ -130,3 +130,12 @@ def test_stages_begin_where_the_run_says(home):
         "2 begins in step 5, after 1,024 tokens",
         "3 begins in step 40, after 10,048 tokens: NEVER, the run has 8 steps",
     ]
+
+
+def test_a_set_may_have_its_text_under_another_name(home):
+    """A rule for the text of the training data asks no other field of a set than its own text."""
+    rows = [json.loads(line)["text"] for line in (home / "own.jsonl").read_text().splitlines()]
+    (home / "own.csv").write_text("body\n" + "".join(f'"{text}"\n' for text in rows))
+    rule = "data.validation.fields={text: {min_length: 1}}"
+    train(home, rule, "evaluation.sets={own: {path: own.csv, text_field: body}}", steps=1)
+    assert "eval_loss/own" in evaluations(home)[0]

@@ -102,7 +102,7 @@ def test_a_run_that_began_by_another_rule_keeps_its_groups(tmp_path, monkeypatch
     for name, version, group in (("old", 1, ("muon", 0.5)), ("new", 2, ("adamw", 0.0))):
         path = tmp_path / "runs" / name / "run.json"
         with monkeypatch.context() as patch:
-            patch.setattr(folder, "RULES", {"parameter_groups": version})
+            patch.setattr(folder, "RULES", {**folder.RULES, "parameter_groups": version})
             train(tmp_path, f"run.name={name}", "run.budget.steps=1")
         record = json.loads(path.read_text())
         assert record["rules"]["parameter_groups"] == version

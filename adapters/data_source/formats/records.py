@@ -113,7 +113,9 @@ class Fields:
 
     ``kept`` are the names of other fields that are handed on with the document. ``task`` says what the document is:
     the text field, or the ``chat``, ``completion`` or ``preference`` that several fields make up, as JSON. Their
-    messages are in the text field if it is not the usual one. ``is_former`` are conversations by the first rules.
+    messages are in the text field if it is not the usual one. With ``gives_blank`` a record whose text is empty or
+    white space alone is a document without text; otherwise it is left out. ``is_former`` are conversations by the first
+    rules.
     """
 
     text: str
@@ -121,6 +123,7 @@ class Fields:
     kept: tuple[str, ...] = ()
     task: Task = "text"
     is_former: bool = False
+    gives_blank: bool = False
 
     @classmethod
     def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None) -> Self:
@@ -163,8 +166,9 @@ class Fields:
         return [name for name in found if name not in self.kept and all(name != each for each, _ in self.filter)]
 
     def keeping(self, names: Sequence[str]) -> Self:
-        """Return these fields, with the fields of ``names`` handed on."""
-        return replace(self, kept=tuple(sorted(set(names) - {self.text if self.task == "text" else None})))
+        """Return these fields, with the fields of ``names`` handed on; that of the text is asked for blank texts."""
+        text = self.text if self.task == "text" else None
+        return replace(self, kept=tuple(sorted(set(names) - {text})), gives_blank=text in names)
 
     @property
     def names(self) -> list[str]:
@@ -247,7 +251,9 @@ def document(
         )
         return Rejected(reason, start, end)
     if not text or text.isspace():
-        return None
+        if not fields.gives_blank:
+            return None
+        text = ""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.transform.memory import MemoryTransform
-from holdfast.application.data.record_pipeline import LeftOutDocument, RecordPipeline, Used, Warned
+from holdfast.application.data.record_pipeline import FieldWatch, LeftOutDocument, RecordPipeline, Used, Warned
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Document, Rejected, Unit
 from holdfast.ports.transform import Dropped, Record, RecordTransform
@@ -167,3 +167,18 @@ def test_many_records_are_judged_in_few_calls(texts):
     judge = Judge()
     results(RecordPipeline([judge]), documents(texts))
     assert [size for size in judge.batches if size] == [len(texts)]
+
+
+def test_fields_that_no_record_has_are_told_once_after_enough_records():
+    """A stream, which has no end, hears of them too; a field that comes late is lacking no more."""
+    told = []
+    watch = FieldWatch(["a", "b", "c"], told.append, minimum=10)
+    for number in range(3):
+        watch.add([Document("text", place, place + 1, {"a": None}) for place in range(4)])
+        assert len(told) == (number == 2)
+    watch.add([Document("text", 0, 1, {"b": 1})])
+    watch.finish()
+    assert told == [
+        "data.validation.fields has rules for 'b', 'c', which no record of the 12 read so far has: correct the name"
+    ]
+    assert "rules for 'c', which" in watch.sentence()

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap.wiring.build_validation import build_rejection_limit, build_validation
+from holdfast.bootstrap.wiring.text_transforms import fields_read
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.transform import Dropped, Record
@@ -121,3 +122,20 @@ def test_the_limit_has_the_share_of_the_settings():
     with pytest.raises(DataError, match=r"max_rejected=0\.5"):
         limit.add(0, {"validation.a.type": 1})
     assert build_rejection_limit(data("{fields: {a: {type: text}}, max_rejected: null}")) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (("data.path=x",), ["text"]),
+        (("data.path=x", "data.text_field=body"), ["body"]),
+        (("data.sources={a: {path: x}, b: {path: y}}",), ["text"]),
+        (("data.sources={a: {path: x}, b: {path: y, text_field: body}}",), []),
+    ],
+)
+def test_the_source_is_asked_for_blank_texts_if_they_are_judged(settings, names):
+    """It is asked by the name of the text, where all sources have one; not for a run of an earlier version."""
+    rules = "data.validation.fields={text: {min_length: 1}}"
+    chosen = load_settings([], [*settings, rules], {}).settings.data
+    assert fields_read([], chosen) == names
+    assert fields_read([], chosen, {"blank_texts": 1}) == []
