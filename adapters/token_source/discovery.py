@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.adapters.shared.token_store.token_folder import TokenFolder
+
+_log = logging.getLogger(__name__)
 
 SUFFIXES = (".npy", ".bin", ".parquet", ".arrow")
 
@@ -42,6 +45,7 @@ def find_files(path: str, folder: TokenFolder) -> Sequence[TokenFile]:
 
 def _local(path: str) -> Iterator[TokenFile]:
     if Path(path).is_dir():
+        _tell_splits(Path(path))
         names = [str(each) for each in sorted(Path(path).rglob("*")) if each.suffix.lower() in SUFFIXES]
     elif Path(path).exists():
         names = [path]
@@ -54,6 +58,16 @@ def _local(path: str) -> Iterator[TokenFile]:
             _check_suffix(str(absolute))
             stamp = stamp_of(absolute)
             yield TokenFile(str(absolute), absolute, etag=stamp, stamp=stamp, place=place)
+
+
+def _tell_splits(folder: Path) -> None:
+    splits = sorted(place.parent.name for place in folder.glob("*/state.json"))
+    if len(splits) > 1 and (folder / "dataset_dict.json").is_file():
+        _log.warning(
+            "%s holds the splits %s of a dataset, and all of them are read: name the folder of one to read only that",
+            folder,
+            ", ".join(splits),
+        )
 
 
 def _fetch(url: str, folder: TokenFolder) -> Iterator[TokenFile]:

@@ -272,6 +272,20 @@ def test_columns_that_are_not_used_are_told_once(tmp_path, read, caplog):
     ]
 
 
+def test_splits_that_are_read_together_are_told(tmp_path, read, caplog):
+    """The folder of a saved dataset with several splits is read as a whole, which is said."""
+    for name in ("train", "test"):
+        (tmp_path / "saved" / name).mkdir(parents=True)
+        (tmp_path / "saved" / name / "state.json").write_text("{}")
+        write_rows(tmp_path / "saved" / name / "data.arrow", input_ids=DOCUMENTS)
+    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert len(all_documents(read(tmp_path / "saved"))) == 2 * len(DOCUMENTS)
+    assert "holds the splits test, train of a dataset, and all of them are read" in caplog.text
+    caplog.clear()
+    assert all_documents(read(tmp_path / "saved/train")) == DOCUMENTS
+    assert not caplog.records
+
+
 def test_a_path_that_leads_to_nothing_is_told(tmp_path, read):
     """A missing file, an empty folder, a glob without match and empty files are errors that name the path."""
     (tmp_path / "empty").mkdir()
