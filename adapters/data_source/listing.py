@@ -6,7 +6,6 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +15,7 @@ from fsspec.utils import glob_translate
 
 from holdfast.adapters.data_source.listed_file import ListedFile, local_etag
 from holdfast.adapters.data_source.remote_file_system import RemoteFileSystem
+from holdfast.adapters.shared.network.hub_names import nearest_name
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.urls import describe, without_secrets
 from holdfast.ports.data_source import Unit
@@ -141,20 +141,10 @@ def _raise_missing(url: str) -> NoReturn:
     if "," in url:
         advice = f"several paths are written as a list, data.path=[{shown}]"
     else:
-        nearest = None if "://" in url else _nearest_name(Path(url))
+        nearest = None if "://" in url else nearest_name(Path(url))
         advice = f"did you mean {nearest}?" if nearest else "check data.path"
     msg = f"there is no file or folder {shown}: {advice}"
     raise DataError(msg)
-
-
-def _nearest_name(path: Path) -> Path | None:
-    """Return the entry beside ``path`` whose name is most like its name, None if no name is like it."""
-    try:
-        names = [entry.name for entry in path.parent.iterdir()]
-    except OSError:
-        return None
-    near = get_close_matches(path.name, names, n=1, cutoff=0.8)
-    return path.with_name(near[0]) if near else None
 
 
 def _open(url: str) -> tuple[AbstractFileSystem, str]:

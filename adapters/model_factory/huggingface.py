@@ -34,7 +34,7 @@ from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
 from holdfast.adapters.shared.modeling.generation_settings import read_generation_settings
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.adapters.shared.network.hub import reached
-from holdfast.adapters.shared.network.hub_names import names_folder
+from holdfast.adapters.shared.network.hub_names import names_folder, nearest_name
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.model_factory import ModelFactory
 
@@ -129,6 +129,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         except Exception as error:  # errors of models over a configuration have no common type
             name = self._path or self._config.get("model_type")
             msg = f"model {name} cannot be built: {explain(error, self._path)}"
+            if self._path and not Path(self._path).exists() and (near := nearest_name(Path(self._path))) is not None:
+                msg += f"; did you mean the folder {near}?"
             raise ConfigurationError(msg) from error
 
     @override

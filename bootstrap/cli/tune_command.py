@@ -16,7 +16,7 @@ from holdfast.bootstrap.cli.arguments import add_command, add_output, add_settin
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.bootstrap.cli.arguments import Commands
     from holdfast.bootstrap.operations.tune_study import TuneRequest, TuneStudy
@@ -165,12 +165,14 @@ def _find_rate(options: argparse.Namespace, report: Callable[[str], object]) -> 
         figures |= {"lowest": result.lowest, "diverged": result.diverged, "run": str(test.root)}
         print(json.dumps(figures, indent=1))
     else:
-        print("\n".join(_curve(result)))
+        files = [word for path in options.config for word in ("--config", str(path))]
+        others = [setting for setting in options.settings if not setting.startswith("optimizer.learning_rate=")]
+        print("\n".join(_curve(result, [*files, *others])))
     return ExitCode.FINISHED
 
 
-def _curve(result: RangeTestResult) -> list[str]:
-    """Return the curve of a range test as lines, and what it suggests."""
+def _curve(result: RangeTestResult, chosen: Sequence[str]) -> list[str]:
+    """Return the curve of a range test as lines, and what it suggests for a run with what was ``chosen``."""
     from holdfast.bootstrap.process.aligned_lines import aligned
     from holdfast.bootstrap.process.program import called_as
 
@@ -186,7 +188,7 @@ def _curve(result: RangeTestResult) -> list[str]:
         ("suggestion", f"{word}  (the loss falls fastest there)"),
         ("lowest loss", f"at {result.lowest:.2g}, too high for a whole run"),
         ("diverges", "not in this test" if result.diverged is None else f"at {result.diverged:.2g}"),
-        ("try next", shlex.join([*called_as(), "train", word])),
+        ("try next", shlex.join([*called_as(), "train", *chosen, word])),
     ]
     return [*lines, "", aligned(rows, whole=("try next",))]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.configs.settings_layers import load_settings
-from tests.support.command_line import corpus, run, run_here, tiny
+from tests.support.command_line import corpus, next_commands, run, run_here, tiny
 
 SPACE = "optimizer.learning_rate: {low: 1e-4, high: 1e-1, log: true}\noptimizer.weight_decay: {choices: [0, 0.1]}\n"
 STUDY = Path("runs/search")
@@ -179,11 +179,15 @@ def test_failing_trials_end_the_search(tmp_path):
 def test_a_learning_rate_is_found(tmp_path):
     """The test prints its curve and a suggestion within its bounds, and the same command prints the same again."""
     corpus(tmp_path)
-    command = ["tune", "--find-lr", "--low", "1e-5", "--high", "3", "--steps", "40", *words()]
+    (tmp_path / "ft.yaml").write_text("optimizer: {weight_decay: 0.0}\n")
+    command = ["tune", "--find-lr", "--config", "ft.yaml", "--low", "1e-5", "--high", "3", "--steps", "40", *words()]
     process = run(*command, cwd=tmp_path)
     assert process.returncode == 0, process.stdout + process.stderr
     assert "suggestion:  optimizer.learning_rate=" in process.stdout
     assert process.stdout.count("#") > 40
+    (after,) = next_commands(process.stdout)
+    assert after[:3] == ["train", "--config", "ft.yaml"]
+    assert {word for word in words() if "learning_rate" not in word} < set(after)
     again = run_here(*command, "--json", cwd=tmp_path)
     figures = json.loads(again.stdout)
     assert 1e-5 < figures["suggestion"] < 3

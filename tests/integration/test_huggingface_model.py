@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,16 @@ def _offline(monkeypatch):
 
 def build(*, vocabulary_size=VOCABULARY_SIZE, **options):
     return HuggingfaceModelFactory(**options).build(vocabulary_size=vocabulary_size, end_of_text=END_OF_TEXT, seed=0)
+
+
+@pytest.mark.parametrize("path", ["company-bas", "./company-bas", "models/company-bas"])
+def test_a_misspelt_folder_is_guessed(path, tmp_path, monkeypatch):
+    """A path without a folder, also one that could be a name on the hub, names the folder beside it that is like it."""
+    monkeypatch.chdir(tmp_path)
+    near = Path(path).with_name("company-base")
+    near.mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=f"model {path} .*did you mean the folder {near}\\?"):
+        build(path=path)
 
 
 def documents_of(*lengths):

@@ -1,8 +1,24 @@
-"""The difference between names on the Hugging Face hub and paths of folders."""
+"""The difference between names on the Hugging Face hub and paths of folders, and names that are like a path."""
 
 from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def names_folder(path: str) -> bool:
     """Return whether ``path`` can only be a folder or file: a name on the hub has one slash at most."""
     return path.startswith(("/", ".", "~")) or path.count("/") > 1
+
+
+def nearest_name(path: Path) -> Path | None:
+    """Return the entry beside ``path`` whose name is most like its name, None if no name is like it."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return None
+    near = get_close_matches(path.name, names, n=1, cutoff=0.8)
+    return path.with_name(near[0]) if near else None
