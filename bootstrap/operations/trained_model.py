@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 class Trained:
     """A checkpoint of a run, ready for use; ``copy`` holds the files that its parts may still read.
 
-    ``is_averaged`` says that the model has the average of the weights (``optimizer.ema``).
+    ``is_averaged`` says that the model has the average of the weights (``optimizer.ema``). ``remarks`` on the data are
+    complete once they are opened for an evaluation.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Trained:
         location: str,
         *,
         is_averaged: bool = False,
+        remarks: Sequence[str] = (),
     ) -> None:
+        self._remarks = remarks
         self._parts = parts
         self._open_evaluation = open_evaluation
         self._copy = copy
@@ -139,8 +142,11 @@ class Trained:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return the sentences on rows without a target that ``evaluate`` has found, and on bits per byte."""
-        return [*filter(None, [uncounted_text(self.tokenizer), *self._evaluation.evaluator.notes.values()])]
+        """Return the sentences on rows without a target that ``evaluate`` has found, on files and on bits per byte."""
+        return [
+            *self._remarks,
+            *filter(None, [uncounted_text(self.tokenizer), *self._evaluation.evaluator.notes.values()]),
+        ]
 
     @property
     def is_cut(self) -> bool:
@@ -214,9 +220,11 @@ def open_trained(
     else:
         info = restore(_store_of(place.path, settings, keep_choice, show), place, take_over)
     [(container, copy, is_averaged)] = opened
-    evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location))
+    remarks: list[str] = []  # those on the run's own data were shown when it began
+    note = remarks.append if data.is_named else None
+    evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location, note))
     parts, tokenizer = container.model_parts(), container.run_tokenizer()
-    return Trained(parts, tokenizer, evaluation, copy, info.location, is_averaged=is_averaged)
+    return Trained(parts, tokenizer, evaluation, copy, info.location, is_averaged=is_averaged, remarks=remarks)
 
 
 def _compared(record: Mapping[str, Any], copy: VerifiedCopy, folder: Path) -> VerifiedCopy:
@@ -258,8 +266,20 @@ def _store_of(
     return ShownStateStore(store, show)
 
 
-def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location: str, found: RunData) -> RunData:
-    """Return the data that the run began with; raises ``StateError`` if they have changed."""
+def _data_as_begun(
+    record: Mapping[str, Any],
+    settings: TrainSettings,
+    location: str,
+    note: Callable[[str], object] | None,
+    found: RunData,
+) -> RunData:
+    """Return the data that the run began with; raises ``StateError`` if they have changed.
+
+    ``note`` gets a sentence for what is not read.
+    """
+    for remark in found.source.remarks() if note is not None else ():
+        if remark.unused and note is not None:
+            note(remark.sentence)
     known = known_data(record)
     data = leave_added_out(record, known, found, settings) if known is not None and record["facts"] else found
     if (clause := changed_data(record, data)) is not None:

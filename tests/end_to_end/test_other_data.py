@@ -47,6 +47,16 @@ def test_all_documents_of_other_data_are_measured(home):
     assert run_here("evaluate", RUN, cwd=home).returncode != 0  # without them
 
 
+def test_what_a_folder_of_other_data_holds_and_is_not_measured_is_told(home):
+    """Files that the evaluation leaves out are named, as those of training are."""
+    (home / "more").mkdir()
+    (home / "more" / "held.jsonl").write_bytes((home / "held.jsonl").read_bytes())
+    (home / "more" / "README.md").write_text("a card")
+    process = run_here("evaluate", RUN, "--data", "more", cwd=home)
+    assert figures(process) == (home / "own.txt").read_text().split(" · ")[1:]
+    assert "1 file in more is plain text beside records and not read: README.md" in process.stderr
+
+
 def test_several_files_are_measured_together_and_a_limit_is_told(home):
     """More files are more tokens, and tokens that evaluation.max_tokens leaves out are told."""
     (home / "twice.jsonl").write_bytes((home / "held.jsonl").read_bytes())
