@@ -62,3 +62,23 @@ class ProcessGroup(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the group."""
+
+
+class KeyValueStore(ABC):
+    """Texts that the ranks of a group show each other; a ``ProcessGroup`` may be one too.
+
+    The methods are not collective, may be called from any thread, and return at once. What is published is a hint that
+    spares others work: a text that is lost must change no result.
+    """
+
+    @abstractmethod
+    def publish(self, key: str, text: str) -> None:
+        """Show all ranks ``text`` under ``key``, in place of an earlier text."""
+
+    @abstractmethod
+    def lookup(self, key: str) -> str | None:
+        """Return the text that a rank published under ``key``, None if there is none (yet)."""
+
+    @abstractmethod
+    def forget(self, key: str) -> None:
+        """Remove the text under ``key``, if there is one."""

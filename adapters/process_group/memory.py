@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from typing_extensions import override
 
 from holdfast.domain.errors import TrainingError
-from holdfast.ports.process_group import ProcessGroup
+from holdfast.ports.process_group import KeyValueStore, ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @final
-class MemoryProcessGroup(ProcessGroup):
+class MemoryProcessGroup(ProcessGroup, KeyValueStore):
     """One member of a group whose ranks are threads, made by ``linked``; without arguments, a group of one.
 
     If a member is closed, the other ones fail at once; if it does not arrive, they fail after the time-out.
@@ -70,6 +70,18 @@ class MemoryProcessGroup(ProcessGroup):
         self.agree(())
 
     @override
+    def publish(self, key: str, text: str) -> None:
+        self._table.texts[key] = text
+
+    @override
+    def lookup(self, key: str) -> str | None:
+        return self._table.texts.get(key)
+
+    @override
+    def forget(self, key: str) -> None:
+        self._table.texts.pop(key, None)
+
+    @override
     def close(self) -> None:
         self._table.leave(self._rank)
 
@@ -86,6 +98,7 @@ class _Table:
     def __init__(self, size: int, *, timeout_seconds: float) -> None:
         self.size = size
         self.timeout_seconds = timeout_seconds
+        self.texts: dict[str, str] = {}
         self._changed = Condition()
         self._rounds: dict[int, dict[int, Any]] = {}
         self._gone: set[int] = set()

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,7 +20,7 @@ from typing_extensions import override
 from holdfast.adapters.shared.network.lost_ranks import COURTESY_SECONDS
 from holdfast.domain.commands import from_json, to_json
 from holdfast.domain.errors import ConfigurationError, TrainingError
-from holdfast.ports.process_group import ProcessGroup
+from holdfast.ports.process_group import KeyValueStore, ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ _group_numbers = itertools.count()
 
 
 @final
-class TorchProcessGroup(ProcessGroup):
+class TorchProcessGroup(ProcessGroup, KeyValueStore):
     """The processes of torchrun's environment, joined by gloo on the CPU, independently of other torch groups.
 
     It neither needs nor disturbs the group that moves gradients, which may be created before or after it. All ranks of
@@ -54,6 +55,7 @@ class TorchProcessGroup(ProcessGroup):
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=meeting)))
             own = PrefixStore(f"holdfast/process_group/{next(_group_numbers)}", store)
+            self._texts = PrefixStore("texts", own)
             self._group: Any = ProcessGroupGloo(own, self._rank, self._size, timeout)
         except (RuntimeError, ValueError) as error:
             where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -100,6 +102,22 @@ class TorchProcessGroup(ProcessGroup):
     @override
     def barrier(self) -> None:
         self._gather(torch.zeros(1, dtype=torch.int64, device="cpu"))
+
+    @override
+    def publish(self, key: str, text: str) -> None:
+        with suppress(RuntimeError):  # the store is lost with the rank that serves it, which the next exchange reports
+            self._texts.set(key, text)
+
+    @override
+    def lookup(self, key: str) -> str | None:
+        with suppress(RuntimeError):
+            return self._texts.get(key).decode() if self._texts.check([key]) else None
+        return None
+
+    @override
+    def forget(self, key: str) -> None:
+        with suppress(RuntimeError):
+            self._texts.delete_key(key)
 
     @override
     def close(self) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
 
+from holdfast.application.data.lane_documents import LaneDocuments
 from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.domain.data.cursor import LanePosition
 from holdfast.domain.data.exclusion import NO_EXCLUSION, document_of
-from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.data.no_text import all_dropped, no_text
 from holdfast.domain.data.packed_rows import LaidOutRows, PieceOrigins, lay_out, pieces_in
 from holdfast.domain.data.permutation import permute
-from holdfast.domain.data.sample_order import unit_order
+from holdfast.domain.data.sample_order import deal_units, unit_order
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 
 MOST_EXPECTING = 24  # lanes, as each holds its prefetched data in memory; with more lanes waits are rare
 _BARREN_EPOCHS = 3  # after this many epochs without a row all units are checked for one
+ROW_ORDER, STRIPED = 2, 1
+"""The version of the order of streamed rows, and the former one, of ``StripedBatches``, which begun runs keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
     """The plan that all lanes share: their number, the packing of rows, and the tokens shuffled together.
 
-    The pieces of ``excluded`` documents are removed from the rows, whose order stays the same.
+    The pieces of ``excluded`` documents are removed from the rows, whose order stays the same. ``order`` is the version
+    of the order of rows, ``STRIPED`` or the current one.
     """
 
     lanes: int
@@ -47,21 +50,29 @@ class LanePlan:
     seed: int
     epochs: int | None
     excluded: Exclusion = NO_EXCLUSION
+    order: int = ROW_ORDER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Rows in the order of their use, the position where the window began, and that of the next one."""
+    """Rows in the order of their use, the position where the window began, and that of the next one.
+
+    The last window of a lane in an epoch has no rows, but in ``rest`` the documents, or the end of one, that fill none;
+    ``next_start`` is their position then. ``rest`` is None elsewhere.
+    """
 
     rows: LaidOutRows
     start: LanePosition
     next_start: LanePosition
     _firsts: Sequence[int]  # of the rows' pieces
+    rest: LaneDocuments | None = None
 
     @classmethod
-    def of(cls, rows: LaidOutRows, start: LanePosition, next_start: LanePosition) -> Self:
+    def of(
+        cls, rows: LaidOutRows, start: LanePosition, next_start: LanePosition, rest: LaneDocuments | None = None
+    ) -> Self:
         """Return the window with these rows."""
-        return cls(rows, start, next_start, np.append(0, np.cumsum(rows.counts)).tolist())
+        return cls(rows, start, next_start, np.append(0, np.cumsum(rows.counts)).tolist(), rest)
 
     def part(self, begin: int, end: int) -> LaidOutRows:
         """Return the rows from ``begin`` to before ``end``, without a copy."""
@@ -81,9 +92,9 @@ class Window:
 class LaneReader:
     """Streams one lane: the units that each epoch's shuffled order deals to it, in windows of packed rows.
 
-    The rows after a position are a pure function of the source, the plan and the position. ``wanted`` chooses documents
-    by their hashes; None takes all documents. If ``is_traced``, the rows have the origins of their pieces, without any
-    exclusion.
+    The rows after a position are a pure function of the source, the plan and the position. What fills no row of a
+    window begins the next one. ``wanted`` chooses documents by their hashes; None takes all documents. If
+    ``is_traced``, the rows have the origins of their pieces, without any exclusion.
     """
 
     def __init__(
@@ -100,6 +111,7 @@ class LaneReader:
         self._plan = plan
         self._wanted = wanted
         self._lane = lane
+        self._sizes = tuple(unit.size for unit in self._units) if plan.order != STRIPED else ()
         self._is_traced = is_traced
         self._excluded = NO_EXCLUSION if is_traced else plan.excluded
 
@@ -111,29 +123,87 @@ class LaneReader:
     def windows(self, start: LanePosition) -> Generator[Window]:
         """Yield the windows from ``start`` on; the first one is whole for any ``start.taken``.
 
-        A window ends with its epoch. Raises ``DataError`` if no unit yields a row.
+        A window ends with its epoch. With ``STRIPED`` order raises ``DataError`` if no unit yields a row.
         """
         begin = start._replace(taken=0)
         num_barren = 0
         while self._plan.epochs is None or begin.epoch < self._plan.epochs:
             num_rows = 0
-            for window in self._epoch(begin):
+            for window in self._striped(begin) if self._plan.order == STRIPED else self._epoch(begin):
                 num_rows += window.rows.num_rows
                 yield window
             begin = LanePosition(begin.epoch + 1)
             num_barren = 0 if num_rows else num_barren + 1
-            if num_barren == _BARREN_EPOCHS and self._plan.epochs is None:
+            if num_barren == _BARREN_EPOCHS and self._plan.order == STRIPED and self._plan.epochs is None:
                 self._check_some()
 
+    def lay_out(self, documents: LaneDocuments, *key: int) -> LaidOutRows:
+        """Return the rows that ``documents`` make, in the order that ``key`` chooses."""
+        begins = np.cumsum(documents.lengths) - documents.lengths
+        index = self._plan.packing(begins, documents.lengths).index
+        order = permute(np.arange(index.num_rows), index.num_rows, self._plan.seed, *key)
+        if len(self._excluded):
+            index = self._excluded.shorten(index, begins, documents.hashes)
+        rows = lay_out(documents.ids, index, order, self._plan.packing.length, documents.loss_mask)
+        return rows._replace(origins=_origins(documents, begins, index, order, key[1])) if self._is_traced else rows
+
     def _epoch(self, begin: LanePosition) -> Iterator[Window]:
-        held: list[_Documents] = []
+        held: list[LaneDocuments] = []
+        room = most = max(self._plan.window_tokens, self._plan.packing.length)
+        for read in self._fitting(begin):
+            coming = [read]
+            while coming:
+                documents = coming.pop()
+                if (cut := documents.first_reaching(room)) is None:
+                    held.append(documents)
+                    room -= documents.num_tokens
+                    continue
+                within, after = documents.cut(cut + 1)
+                window, rest = self._closed([*held, within], begin)
+                yield window
+                # what is left is read as if it came next, so that a window does not depend on where reading began
+                coming += [after, rest]
+                begin, held, room = window.next_start, [], most
+        while True:  # until what is left fills no row by itself, wherever reading began
+            window, rest = self._closed(held, begin)
+            if not window.rows.num_rows:
+                break
+            yield window
+            begin, held = window.next_start, [rest]
+        yield replace(window, rest=rest)
+
+    def _closed(self, held: Sequence[LaneDocuments], begin: LanePosition) -> tuple[Window, LaneDocuments]:
+        """Return the window of the rows that ``held`` fills, and the documents that are left."""
+        documents = LaneDocuments.join(held)
+        settled, rest = documents.cut(*self._plan.packing.num_settled(documents.lengths))
+        rows = self.lay_out(settled, self._lane, begin.epoch, begin.unit, begin.position, begin.skipped)
+        next_start = begin
+        if len(rest.lengths):
+            places = rest.places
+            turn, position, skipped = (int(array[0]) for array in (places.turns, places.starts, places.offsets))
+            next_start = LanePosition(begin.epoch, turn, position, skipped=skipped)
+        elif len(documents.lengths):
+            next_start = LanePosition(begin.epoch, int(documents.places.turns[-1]), int(documents.places.ends[-1]))
+        return Window.of(rows, begin, next_start), rest
+
+    def _fitting(self, begin: LanePosition) -> Iterator[LaneDocuments]:
+        """Yield the documents from ``begin`` on, without the tokens of its record that are to be skipped."""
+        packing, skipped = self._plan.packing, begin.skipped
+        for read in self._documents(begin):
+            documents = read.fitted(packing.length, getattr(packing, "overflow", "split"))
+            if skipped and len(documents.lengths):
+                documents, skipped = documents.without(skipped), 0
+            yield documents
+
+    def _striped(self, begin: LanePosition) -> Iterator[Window]:
+        held: list[LaneDocuments] = []
         room = self._plan.window_tokens
-        for place, read in self._documents(begin):
+        for read in self._documents(begin):
             documents = read
             while (cut := documents.first_reaching(room)) is not None:
                 within, documents = documents.cut(cut + 1)
                 # not where a group ends, as that depends on where reading began
-                next_start = LanePosition(begin.epoch, place, within.ends[-1])
+                next_start = LanePosition(begin.epoch, int(within.places.turns[-1]), int(within.places.ends[-1]))
                 yield self._window([*held, within], begin, next_start)
                 begin, held, room = next_start, [], self._plan.window_tokens
             held.append(documents)
@@ -141,14 +211,18 @@ class LaneReader:
         if any(documents.num_tokens for documents in held):
             yield self._window(held, begin, LanePosition(begin.epoch + 1))
 
-    def _documents(self, begin: LanePosition) -> Iterator[tuple[int, _Documents]]:
+    def _window(self, held: Sequence[LaneDocuments], begin: LanePosition, next_start: LanePosition) -> Window:
+        place = (self._lane, begin.epoch, begin.unit, begin.position)
+        return Window.of(self.lay_out(LaneDocuments.join(held), *place), begin, next_start)
+
+    def _documents(self, begin: LanePosition) -> Iterator[LaneDocuments]:
         position = begin.position
         units = self._units_from(begin)
         for place, (number, unit) in enumerate(units, begin.unit):
             for _, following in units[place - begin.unit + 1 :][:1]:
                 self._expect(following, following.start)
             for group in self._read(unit, max(position, unit.start)):
-                yield place, _Documents.of(group, number)
+                yield LaneDocuments.of(group, number, place)
             position = 0
 
     def _read(self, unit: Unit, start: int, statistics: ReadStatistics | None = None) -> Iterator[TokenizedGroup]:
@@ -161,96 +235,29 @@ class LaneReader:
 
     def _units_from(self, begin: LanePosition) -> Sequence[tuple[int, Unit]]:
         """Return the lane's units from ``begin`` on, each with its number in the source."""
-        order = unit_order(len(self._units), self._plan.seed, begin.epoch)[self._lane :: self._plan.lanes]
+        lanes, seed = self._plan.lanes, self._plan.seed
+        if self._plan.order == STRIPED:
+            order = unit_order(len(self._units), seed, begin.epoch)[self._lane :: lanes]
+        else:
+            order = deal_units(self._sizes, lanes, seed, begin.epoch)[self._lane]
         return [(number, self._units[number]) for number in order[begin.unit :].tolist()]
 
     def _check_some(self) -> None:
         has_documents, statistics = False, ReadStatistics()
         for unit in self._units:  # not only this lane's: all rows may be in units of other lanes
             for group in self._read(unit, unit.start, statistics):
-                if self._window([_Documents.of(group, 0)], LanePosition(), LanePosition()).rows.num_rows:
+                if self.lay_out(LaneDocuments.of(group, 0, 0), self._lane, 0).num_rows:
                     return
                 has_documents = True
         if has_documents and getattr(self._plan.packing, "overflow", "split") == "drop":
             raise DataError(all_dropped(self._plan.packing.length))
         raise DataError(no_text([unit.name for unit in self._units], statistics.drops))
 
-    def _window(self, held: Sequence[_Documents], begin: LanePosition, next_start: LanePosition) -> Window:
-        ids = np.concatenate([documents.ids for documents in held])
-        lengths = np.concatenate([documents.lengths for documents in held])
-        begins = np.cumsum(lengths) - lengths
-        index = self._plan.packing(begins, lengths).index
-        place = (self._plan.seed, self._lane, begin.epoch, begin.unit, begin.position)
-        order = permute(np.arange(index.num_rows), index.num_rows, *place)
-        if len(self._excluded):
-            index = self._excluded.shorten(index, begins, np.concatenate([documents.hashes for documents in held]))
-        mask = join_masks([documents.loss_mask for documents in held], [len(documents.ids) for documents in held])
-        rows = lay_out(ids, index, order, self._plan.packing.length, mask)
-        if self._is_traced:
-            rows = rows._replace(origins=_origins(held, begins, index, order, begin.epoch))
-        return Window.of(rows, begin, next_start)
-
 
 def _origins(
-    held: Sequence[_Documents], begins: NDArray[np.int64], index: RowIndex, order: NDArray[np.int64], epoch: int
+    documents: LaneDocuments, begins: NDArray[np.int64], index: RowIndex, order: NDArray[np.int64], epoch: int
 ) -> PieceOrigins:
     starts, _, _ = pieces_in(index, order)
-    documents = document_of(starts, begins)
-    units = np.repeat([each.unit for each in held], [len(each.lengths) for each in held])
-    positions = np.concatenate([np.array(each.starts, np.int64) for each in held])
-    hashes = np.concatenate([each.hashes for each in held])
-    return PieceOrigins(epoch, units[documents], positions[documents], hashes[documents], starts - begins[documents])
-
-
-_NO_HASHES = np.zeros(0, np.uint64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Documents:
-    """Some documents of a unit as tokens.
-
-    ``starts`` and ``ends`` are the positions in the unit before and after each document, ``hashes`` the documents' ids,
-    empty unless they were requested. ``unit`` is the number of the unit in the source. ``loss_mask`` is that of
-    ``ids``, None if there is none.
-    """
-
-    ids: NDArray[np.unsignedinteger]
-    lengths: NDArray[np.int64]
-    ends: Sequence[int]
-    starts: Sequence[int]
-    hashes: NDArray[np.uint64]
-    unit: int
-    loss_mask: NDArray[np.bool_] | None = None
-
-    @classmethod
-    def of(cls, group: TokenizedGroup, unit: int) -> Self:
-        hashes = _NO_HASHES if group.hashes is None else group.hashes
-        return cls(group.ids, np.diff(group.offsets), group.ends, group.starts, hashes, unit, group.loss_mask)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.ids)
-
-    def first_reaching(self, num_tokens: int) -> int | None:
-        """Return the last document of the record that completes ``num_tokens`` tokens, None if there are fewer."""
-        if len(self.ids) < num_tokens or not len(self.lengths):
-            return None
-        found = int(np.searchsorted(np.cumsum(self.lengths), num_tokens))
-        while self.ends[found + 1 : found + 2] == self.ends[found : found + 1]:
-            found += 1
-        return found
-
-    def cut(self, documents: int) -> tuple[_Documents, _Documents]:
-        tokens = int(self.lengths[:documents].sum())
-        return self._part(slice(tokens), slice(documents)), self._part(slice(tokens, None), slice(documents, None))
-
-    def _part(self, tokens: slice, documents: slice) -> _Documents:
-        return _Documents(
-            self.ids[tokens],
-            self.lengths[documents],
-            self.ends[documents],
-            self.starts[documents],
-            self.hashes[documents],
-            self.unit,
-            None if self.loss_mask is None else self.loss_mask[tokens],
-        )
+    owners, places = document_of(starts, begins), documents.places
+    first_tokens = starts - begins[owners] + places.offsets[owners] - places.firsts[owners]
+    return PieceOrigins(epoch, places.units[owners], places.starts[owners], documents.hashes[owners], first_tokens)

@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import count
-from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, final
+from threading import Event, Lock
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
-from holdfast.application.data.lane_reader import LaneReader
-from holdfast.application.data.read_statistics import ReadStatistics
+from holdfast.application.data.source_lanes import NO_OWNER, Interrupted, LaneAccess, SourceLanes
 from holdfast.domain.data.cursor import Cursor, LanePosition
-from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.packed_rows import join_rows
 from holdfast.domain.data.sample_order import RankShard
-from holdfast.domain.errors import ConfigurationError, DataError, StateError
+from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
-    from holdfast.application.data.lane_reader import LanePlan, Wanted, Window
+    from holdfast.application.data.lane_reader import LanePlan, Wanted
+    from holdfast.application.data.source_lanes import Dealt
     from holdfast.application.data.text_reader import TextReader
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.mixture import Mixture
     from holdfast.domain.data.packed_rows import LaidOutRows
+    from holdfast.ports.process_group import KeyValueStore
 
-_PATIENCE_SECONDS = 5.0
+_CLOSE_SECONDS = 5.0
 _BATCHES_AT_ONCE = 32
 
 
 class DealtRows(NamedTuple):
     """The rows of a batch: ``parts`` of them, each of one of ``sources``, that belong at the places ``filled`` int64.
 
-    ``cursor`` is the position of the next batch.
+    ``cursor`` is the position of the next batch, and ``num_rows`` counts the rows with those that stay empty.
     """
 
     parts: Sequence[LaidOutRows]
     sources: Sequence[int]
     filled: NDArray[np.int64]
     cursor: Cursor
+    num_rows: int
 
 
 @final
 class StreamedBatches:
-    """Deals rows from virtual lanes: sample ``g`` is row ``g // lanes`` of lane ``g % lanes``, on any number of ranks.
+    """Deals the rows of ``readers`` in the order of ``mixture``, each document once per epoch of its source.
 
-    Each lane reads each source by itself, and ``mixture`` decides which source its next row comes from. A rank reads
-    its own lanes, a window ahead in a pool of threads; memory holds two windows for each lane and source. The source
-    that runs out first ends the data; until it has ended in all its lanes, ended lanes give empty rows. Raises
-    ``ConfigurationError`` if the number of ranks does not divide the number of lanes.
+    Each source is read in lanes, a window ahead in a pool of threads; memory holds two windows for each lane and
+    source. A rank reads its own lanes, and those of others where they have more rows left; ranks tell each other
+    through ``group`` how many rows there are, so the samples depend neither on ranks nor on the sizes of batches. The
+    source that runs out first ends the data, as in a cache: the last batch is smaller, with empty rows on ranks that
+    have too few. Raises ``ConfigurationError`` if the number of ranks does not divide the number of lanes.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class StreamedBatches:
         share: RankShard,
         *,
         workers: int,
+        group: KeyValueStore | None = None,
     ) -> None:
         self.readers = readers
         self._mixture = mixture
@@ -72,15 +73,11 @@ class StreamedBatches:
         self._wanted = wanted
         self._share = share
         self._threads = workers
+        self._group = group
         self._pool: ThreadPool | None = None
         self._turning = Lock()  # a pool that is being closed, in the thread that makes batches, takes no more threads
-        if plan.lanes % share.ranks:
-            msg = (
-                f"{share.ranks} processes cannot share the {plan.lanes} lanes in which these data are streamed: "
-                "train on a number that divides it, split the data into more files "
-                f"({16 * share.ranks} or more), or set data.mode=cache"
-            )
-            raise ConfigurationError(msg)
+        self._stopping = Event()
+        refuse_ranks(share, plan)
 
     @property
     def threads(self) -> int:
@@ -99,12 +96,15 @@ class StreamedBatches:
         """Return the largest useful number of threads: one for each lane and source of this rank."""
         return self._plan.lanes // self._share.ranks * len(self.readers)
 
+    def interrupt(self) -> None:
+        """End the batches that are being made, from another thread, where they wait for other ranks."""
+        self._stopping.set()
+
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``StateError`` if it has another number of lanes."""
-        num_rows = self._share.batch // self._share.ranks
-        with closing(self._dealt(self._places(cursor), cursor.samples, is_traced=False)) as dealing:
+        with closing(self._dealt(self._positions(cursor), cursor.samples, is_traced=False)) as dealing:
             for dealt in dealing:
-                yield join_rows(dealt.parts, dealt.filled, (num_rows, self._plan.packing.length), dealt.cursor)
+                yield join_rows(dealt.parts, dealt.filled, (dealt.num_rows, self._plan.packing.length), dealt.cursor)
 
     def traced(self, cursor: Cursor) -> Generator[DealtRows]:
         """Yield the rows of all ranks in each batch that follows ``cursor``, with the origins of their pieces.
@@ -115,150 +115,134 @@ class StreamedBatches:
         whole = StreamedBatches(
             self.readers, self._mixture, self._plan, self._wanted, RankShard(self._share.batch), workers=self._threads
         )
-        return whole._dealt(whole._places(cursor), cursor.samples, is_traced=True)
+        return whole._dealt(whole._positions(cursor), cursor.samples, is_traced=True)
 
-    def _places(self, cursor: Cursor) -> list[LanePosition]:
-        expected = self._plan.lanes * len(self.readers)
-        places = list(cursor.lanes or (LanePosition(),) * expected)
+    def _positions(self, cursor: Cursor) -> list[Sequence[LanePosition]]:
+        each = self._plan.lanes + 1
+        expected = each * len(self.readers)
+        places = cursor.lanes or (LanePosition(),) * expected
         if len(places) != expected:
             msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
             raise StateError(msg)
-        return places
+        return [places[begin : begin + each] for begin in range(0, expected, each)]
 
-    def _dealt(self, places: list[LanePosition], samples: int, *, is_traced: bool) -> Generator[DealtRows]:
-        pool = self._open_pool()
-        sources = self._sources_from(samples)
-        streams: dict[int, _LaneStream] = {}
+    def _dealt(
+        self, positions: Sequence[Sequence[LanePosition]], samples: int, *, is_traced: bool
+    ) -> Generator[DealtRows]:
+        self._stopping.clear()
+        with self._turning:
+            self._pool = pool = ThreadPool(self._threads, "holdfast-lane")
+        access = LaneAccess(pool, self._share, self._group if self._share.ranks > 1 else None, self._stopping)
+        sources: dict[int, SourceLanes] = {}
+        gives = self._mixture.gives_from(samples)
         try:
-            for number, place in enumerate(places):
-                lane, source = divmod(number, len(self.readers))
-                if lane % self._share.ranks == self._share.rank and source in sources:
-                    streams[number] = _LaneStream(self._reader_of(number, is_traced=is_traced), place, pool)
-            yield from self._deal(streams, places, samples)
+            for number, reader in enumerate(self.readers):
+                if gives[number]:
+                    sources[number] = SourceLanes(
+                        reader, self._plan, self._wanted, positions[number], access, str(number), is_traced=is_traced
+                    )
+            yield from self._deal(sources, positions, samples)
+        except Interrupted:
+            return
         finally:
             with self._turning:
                 self._pool = None
-            pool.close(_PATIENCE_SECONDS)  # a read that hangs must not prevent the end of a run
-            for stream in streams.values():
-                stream.close()
+            pool.close(_CLOSE_SECONDS)  # a read that hangs must not prevent the end of a run
+            for source in sources.values():
+                source.close()
             for reader in self.readers:
                 reader.source.release()
 
-    def _open_pool(self) -> ThreadPool:
-        with self._turning:
-            self._pool = ThreadPool(self._threads, "holdfast-lane")
-            return self._pool
+    def _deal(
+        self, sources: dict[int, SourceLanes], positions: Sequence[Sequence[LanePosition]], samples: int
+    ) -> Iterator[DealtRows]:
+        num_rows = self._share.batch
+        for of_batch in self._sources_from(samples):
+            dealt: list[tuple[int, Dealt]] = []
+            done = 0
+            while done < num_rows:
+                end, ended = _within_epoch(sources, of_batch[done:])
+                for number in _present(of_batch[done : done + end]):
+                    places = done + np.flatnonzero(of_batch[done : done + end] == number)
+                    dealt += ((number, each) for each in sources[number].deal(samples + places, places))
+                done += end
+                if ended is not None and not sources[ended].turn():
+                    break
+            if done:
+                samples += done
+                lanes = [
+                    sources[number].positions if number in sources else rest for number, rest in enumerate(positions)
+                ]
+                cursor = Cursor(samples, tuple(place for of_source in lanes for place in of_source))
+                yield self._own(dealt, done, cursor)
+            if done < num_rows:
+                return
 
-    def _reader_of(self, number: int, *, is_traced: bool) -> LaneReader:
-        lane, source = divmod(number, len(self.readers))
-        return LaneReader(self.readers[source], self._plan, self._wanted, lane, is_traced=is_traced)
+    def _sources_from(self, samples: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the source of each sample of each batch, int64 (rows,)."""
+        size = _BATCHES_AT_ONCE * self._share.batch
+        while True:
+            sources, _ = self._mixture.locate(np.arange(samples, samples + size))
+            yield from sources.reshape(_BATCHES_AT_ONCE, -1)
+            samples += size
 
-    def _deal(self, streams: dict[int, _LaneStream], places: list[LanePosition], samples: int) -> Iterator[DealtRows]:
-        shares = self._shares(samples)
-        while (ended := self._ended_source(streams, samples)) is None:
-            parts: list[LaidOutRows] = []
-            filled: list[NDArray[np.int64]] = []
-            sources: list[int] = []
-            for number, rows in next(shares):
-                stream = streams[number]
-                missing = stream.take(len(rows), parts)
-                sources += [number % len(self.readers)] * (len(parts) - len(sources))
-                places[number] = stream.place
-                filled.append(rows[: len(rows) - missing] if missing else rows)
-            samples += self._share.batch
-            if self._share.ranks > 1 or parts:
-                yield DealtRows(parts, sources, np.concatenate(filled), Cursor(samples, tuple(places)))
-        if samples == 0:
-            self._raise_no_text(self.readers[ended])
-
-    def _raise_no_text(self, reader: TextReader) -> NoReturn:
-        units, statistics = reader.source.units(), ReadStatistics()
-        for unit in units:
-            for _ in reader.tokens(unit, wanted=self._wanted, statistics=statistics):
-                pass
-        raise DataError(no_text([unit.name for unit in units], statistics.drops))
-
-    def _ended_source(self, streams: dict[int, _LaneStream], samples: int) -> int | None:
-        for source in self._sources_from(samples):
-            lanes = (stream for number, stream in streams.items() if number % len(self.readers) == source)
-            if all(stream.has_ended for stream in lanes):
-                return source
-        return None
-
-    def _sources_from(self, samples: int) -> list[int]:
-        gives = self._mixture.gives_from(samples // self._plan.lanes)
-        return [source for source, is_given in enumerate(gives) if is_given]
-
-    def _shares(self, samples: int) -> Iterator[Sequence[tuple[int, NDArray[np.int64]]]]:
-        """Yield, for each batch, pairs of a lane's source and the rows of this rank that it gives."""
-        step = _BATCHES_AT_ONCE * self._share.batch
-        for begin in count(samples, step):
-            ordinals, lanes = np.divmod(np.arange(begin, begin + step), self._plan.lanes)
-            sources, _ = self._mixture.locate(ordinals)
-            numbers = lanes * len(self.readers) + sources
-            numbers = numbers[lanes % self._share.ranks == self._share.rank].reshape(_BATCHES_AT_ONCE, -1)
-            orders = np.argsort(numbers, axis=1, kind="stable")
-            yield from map(_grouped, np.take_along_axis(numbers, orders, axis=1), orders)
+    def _own(self, dealt: Sequence[tuple[int, Dealt]], num_rows: int, cursor: Cursor) -> DealtRows:
+        """Return the rows of this rank in a batch of ``num_rows`` rows that were ``dealt``."""
+        ranks = self._share.ranks
+        size = -(-num_rows // ranks)
+        rank_of = _share_out(dealt, num_rows, ranks)
+        own = np.flatnonzero(rank_of == self._share.rank)
+        parts, sources, filled = [], [], []
+        for source, (places, _, rows) in dealt:
+            here = np.flatnonzero(rank_of[places] == self._share.rank)
+            for run in np.split(here, np.flatnonzero(np.diff(here) != 1) + 1) if len(here) else ():
+                parts.append(rows(int(run[0]), int(run[-1]) + 1))
+                sources.append(source)
+                filled.append(places[run])
+        places = np.concatenate(filled) if filled else np.zeros(0, np.int64)
+        return DealtRows(parts, sources, np.searchsorted(own, places), cursor, size)
 
 
-def _grouped(numbers: NDArray[np.int64], order: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.int64]]]:
-    begins = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
-    ends = [*begins[1:], len(order)]
-    return [(number, order[a:b]) for number, a, b in zip(numbers[begins].tolist(), begins, ends, strict=True)]
+def refuse_ranks(share: RankShard, plan: LanePlan) -> None:
+    """Raise ``ConfigurationError`` if the ranks of ``share`` cannot divide the lanes of ``plan`` evenly."""
+    if plan.lanes % share.ranks:
+        msg = (
+            f"{share.ranks} processes cannot share the {plan.lanes} lanes in which these data are streamed: "
+            "train on a number that divides it, split the data into more files "
+            f"({16 * share.ranks} or more), or set data.mode=cache"
+        )
+        raise ConfigurationError(msg)
 
 
-@final
-class _LaneStream:
-    """The rows of one lane, whose next window ``pool`` prepares meanwhile."""
+def _within_epoch(sources: dict[int, SourceLanes], of_rows: NDArray[np.int64]) -> tuple[int, int | None]:
+    """Return how many of the next rows come before a source ends its epoch, and that source, None if all do."""
+    end, ended = len(of_rows), None
+    for number in _present(of_rows):
+        places = np.flatnonzero(of_rows == number)
+        left = sources[number].num_left(len(places))
+        if left < len(places) and places[left] < end:
+            end, ended = int(places[left]), number
+    return end, ended
 
-    def __init__(self, reader: LaneReader, start: LanePosition, pool: ThreadPool) -> None:
-        reader.expect(start)
-        self._windows = reader.windows(start)
-        self._pool = pool
-        self._start = start
-        self._row = start.taken
-        self._window: Window | None = None
-        self._num_rows = 0
-        self._coming: Future[Window | None] = pool.submit(next, self._windows, None)
-        self._ended = False
 
-    @property
-    def has_ended(self) -> bool:
-        """Return whether there are no more rows."""
-        while not self._ended and self._row >= self._num_rows:
-            self._turn()
-        return self._ended
+def _present(of_rows: NDArray[np.int64]) -> Sequence[int]:
+    first = of_rows[0] if len(of_rows) else -1
+    if len(of_rows) and (of_rows == first).all():
+        return [int(first)]
+    found: list[int] = np.unique(of_rows).tolist()
+    return found
 
-    @property
-    def place(self) -> LanePosition:
-        """Return the lane's position after the rows that were taken."""
-        window = self._window
-        if window is None:
-            return self._start
-        if self._row >= self._num_rows:
-            return window.next_start
-        epoch, unit, position, _ = window.start
-        return LanePosition(epoch, unit, position, self._row)
 
-    def take(self, num_rows: int, parts: list[LaidOutRows]) -> int:
-        """Append the next ``num_rows`` rows to ``parts``; return the number missing at the end of the lane."""
-        while num_rows and not self.has_ended:
-            assert self._window is not None
-            begin, self._row = self._row, min(self._row + num_rows, self._num_rows)
-            parts.append(self._window.part(begin, self._row))
-            num_rows -= self._row - begin
-        return num_rows
-
-    def close(self) -> None:
-        """Close the files once no thread reads them any more."""
-        self._coming.add_done_callback(lambda _: self._windows.close())
-
-    def _turn(self) -> None:
-        coming = self._coming.result()
-        if coming is None:
-            self._ended = True
-            return
-        if self._window is not None:
-            self._row = 0
-        self._window, self._num_rows = coming, coming.rows.num_rows
-        self._coming = self._pool.submit(next, self._windows, None)
+def _share_out(dealt: Sequence[tuple[int, Dealt]], num_rows: int, ranks: int) -> NDArray[np.int64]:
+    """Return the rank that takes each row, int64: the one that read it while it has room, else one with room."""
+    if ranks == 1:
+        return np.zeros(num_rows, np.int64)
+    rank_of, size = np.full(num_rows, NO_OWNER), -(-num_rows // ranks)
+    for _, (places, owner, _) in dealt:
+        rank_of[places] = owner
+    for rank in range(ranks):
+        rank_of[np.flatnonzero(rank_of == rank)[size:]] = NO_OWNER
+    room = size - np.bincount(rank_of[rank_of != NO_OWNER], minlength=ranks)
+    homeless = np.flatnonzero(rank_of == NO_OWNER)
+    rank_of[homeless] = np.repeat(np.arange(ranks), room)[: len(homeless)]
+    return rank_of

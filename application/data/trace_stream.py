@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.streamed_batches import DealtRows, StreamedBatches
+    from holdfast.application.data.striped_batches import StripedBatches
     from holdfast.application.data.trace_samples import Ids
     from holdfast.domain.data.packed_rows import LaidOutRows
 
@@ -31,7 +32,7 @@ class StreamTracer(Tracer):
 
     def __init__(
         self,
-        batches: StreamedBatches,
+        batches: StreamedBatches | StripedBatches,
         names: Sequence[str],
         cursors: Sequence[Cursor],
         show: Callable[[int, int], object] = lambda _done, _total: None,

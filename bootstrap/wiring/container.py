@@ -247,21 +247,15 @@ class Container(containers.DeclarativeContainer):
         ),
         tokens=providers.List(token_files),
     )
+    changes = (run_data.provided.growth, excluded)
     batch_stream = batch_streams(
-        settings, mode, (tokens, readers), (mixture, packing, holdout, share), (run_data.provided.growth, excluded)
+        settings, mode, (tokens, readers), (mixture, packing, holdout, share), changes, (rules, process_group)
     )
     late_reference: providers.Singleton[LateValue[ReferenceColumn | None]] = providers.Singleton(LateValue, None)
     late_data_changes = providers.Singleton(LateValue, 0)
     trained_stream = providers.Callable(data.trained_stream, batch_stream, late_reference.provided.get.call())
-    feed = providers.Singleton(
-        Feed,
-        trained_stream,
-        prefetch=providers.Callable(
-            data.prefetch_depth, settings.provided.data, settings.provided.optimizer.batch_size
-        ),
-        source=run_source,
-        rejections=rejections,
-    )
+    depth = providers.Callable(data.prefetch_depth, settings.provided.data, settings.provided.optimizer.batch_size)
+    feed = providers.Singleton(Feed, trained_stream, prefetch=depth, source=run_source, rejections=rejections)
     model = providers.Singleton(
         training.build_model, model_factory, run_tokenizer, settings, packing, optimizer, report=report, show=show
     )

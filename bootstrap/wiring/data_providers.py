@@ -101,13 +101,15 @@ def batch_streams(
     documents: tuple[providers.Provider[Any], providers.Provider[Any]],
     order: tuple[providers.Provider[Any], ...],
     changes: tuple[Any, providers.Provider[Any]],
+    streaming: tuple[providers.Provider[Any], providers.Provider[Any]],
 ) -> providers.Selector[Any]:
     """Return the choice between batches of cached tokens and streamed ones, by ``mode``.
 
     ``documents`` are the tokens of the first and the readers of the second. ``order`` are mixture, packing, hold-out
-    and share of both, ``changes`` the growth of the data and the excluded documents.
+    and share of both, ``changes`` the growth of the data and the excluded documents, ``streaming`` the rules of the run
+    and the group of ranks.
     """
-    data, (tokens, readers), (growth, excluded) = settings.provided.data, documents, changes
+    data, (tokens, readers), (growth, excluded), (rules, group) = settings.provided.data, documents, changes, streaming
     cached = providers.Singleton(
         cached_batches,
         tokens,
@@ -118,5 +120,7 @@ def batch_streams(
         ranges=providers.Callable(score_ranges, data),
         holds_pairs=providers.Callable(holds_pairs, data),
     )
-    streamed = providers.Singleton(streamed_batches, readers, *order, excluded, data=data)
+    streamed = providers.Singleton(
+        streamed_batches, readers, *order, excluded, data=data, row_order=rules.provided["row_order"], group=group
+    )
     return providers.Selector(mode, cache=cached, stream=streamed)

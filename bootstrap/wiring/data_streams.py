@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.application.data.choose_holdout import choose_holdout
-from holdfast.application.data.lane_reader import MOST_EXPECTING, LanePlan
+from holdfast.application.data.lane_reader import MOST_EXPECTING, ROW_ORDER, STRIPED, LanePlan
 from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.row_packer import JoinedRows, PackedRows
 from holdfast.application.data.streamed_batches import StreamedBatches
+from holdfast.application.data.striped_batches import StripedBatches
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.disk_space import cache_room
 from holdfast.bootstrap.wiring.score_ranges import documents_with, key_of, refuse_scores_of_streams
@@ -32,6 +33,7 @@ from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.phase import Amount, show_nothing
 from holdfast.domain.training.conversation_record import completion_from, conversation_from, plain_text
 from holdfast.domain.training.preference_record import preference_from
+from holdfast.ports.process_group import KeyValueStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource, Document
     from holdfast.ports.document_encoder import DocumentEncoder
+    from holdfast.ports.process_group import ProcessGroup
     from holdfast.ports.token_cache import TokenCache
     from holdfast.ports.token_source import TokenSource
 
@@ -330,21 +333,28 @@ def streamed_batches(
     excluded: Exclusion = NO_EXCLUSION,
     *,
     data: FeedSettings,
+    row_order: int = ROW_ORDER,
+    group: ProcessGroup | None = None,
 ) -> BatchStream:
-    """Return batches of sources' documents that are neither held out nor ``excluded``, read as they are needed."""
+    """Return batches of sources' documents that are neither held out nor ``excluded``, read as they are needed.
+
+    ``row_order`` is the version of the order of rows; ``group`` joins the ranks.
+    """
     refuse_scores_of_streams(data)
     lanes = choose_lanes(min(len(reader.source.units()) for reader in readers))
     shuffled = min(data.shuffle_tokens, data.stream_buffer_bytes // _BYTES_PER_TOKEN)  # however many lanes share them
     overlap = packing.length // packing.stride if isinstance(packing, SlidingPacking) else 1  # rows repeat tokens
     window = max(packing.length, shuffled // (lanes * len(readers) * max(1, overlap)))
-    plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs, excluded)
+    plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs, excluded, row_order)
     wanted = (lambda hashes: ~holdout.holds(hashes)) if holdout.fraction else None
     is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])
     # reads from a network need more threads than cores, but where data are read ahead, threads hinder each other
     waits = is_remote and not (lanes <= MOST_EXPECTING and all(reader.source.fetches_ahead for reader in readers))
-    return StreamedBatches(
-        readers, mixture, plan, wanted, share, workers=data.workers or max(4 if waits else 1, usable_cpus())
-    )
+    workers = data.workers or max(4 if waits else 1, usable_cpus())
+    if row_order == STRIPED:
+        return StripedBatches(readers, mixture, plan, wanted, share, workers=workers)
+    texts = group if isinstance(group, KeyValueStore) else None  # without it ranks read more
+    return StreamedBatches(readers, mixture, plan, wanted, share, workers=workers, group=texts)
 
 
 def first_readers(readers: Sequence[TextReader], parts: Sequence[TextReader]) -> Sequence[TextReader]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.application.data.streamed_batches import StreamedBatches
+from holdfast.application.data.striped_batches import StripedBatches
 from holdfast.application.data.trace_samples import CachedTracer
 from holdfast.application.data.trace_stream import StreamTracer
 
@@ -37,7 +38,7 @@ def tracer_of(
     match stream:
         case CachedBatches():
             return CachedTracer(stream, names)
-        case StreamedBatches():
+        case StreamedBatches() | StripedBatches():
             return StreamTracer(stream, names, cursors, show)
     raise TypeError(stream)
 
@@ -50,7 +51,7 @@ def trained_spans(
     ``stream``, ``names`` and ``cursors`` are those of ``tracer_of``, and ``excluded`` are the documents that the run
     excludes. Calls usually continue where the last one ended, so streamed data stay open until ``stack`` ends.
     """
-    if isinstance(stream, StreamedBatches):
+    if isinstance(stream, StreamedBatches | StripedBatches):
         followed = StreamTracer(stream, names, cursors, follows=True)
         stack.callback(followed.close)
         tracer: Tracer = followed

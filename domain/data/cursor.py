@@ -13,14 +13,19 @@ class LanePosition(NamedTuple):
     """The position of one reader of a streamed source: the first document of its window of packed rows.
 
     ``unit`` counts the lane's units in the shuffled order of the epoch; ``position`` is a position of the data source,
-    0 for the start of the unit; ``taken`` counts the rows of the window that batches have already used. The window is
-    made again by reading from ``position``, so no buffer is saved.
+    0 for the start of the unit; ``taken`` counts the rows of the window that batches have already used, and is
+    ``LANE_ENDED`` for a lane without further rows in its epoch. ``skipped`` counts the tokens of the record at
+    ``position`` that belong to earlier windows. The window is made again by reading from there, so no buffer is saved.
     """
 
     epoch: int = 0
     unit: int = 0
     position: int = 0
     taken: int = 0
+    skipped: int = 0
+
+
+LANE_ENDED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Cursor:
 
     def to_json(self) -> dict[str, Any]:
         """Return the cursor as JSON."""
-        return {"samples": self.samples, "lanes": [list(lane) for lane in self.lanes]}
+        return {"samples": self.samples, "lanes": [list(lane if lane.skipped else lane[:4]) for lane in self.lanes]}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:

@@ -65,6 +65,16 @@ class ConcatPacking:
         rows = np.append(np.flatnonzero(piece_begins == row_begins), len(documents))
         return Packed(RowIndex(piece_starts, piece_lengths, rows), int(lengths.sum() - sizes.sum()))
 
+    def num_settled(self, lengths: NDArray[np.int64]) -> tuple[int, int]:
+        """Return where the tokens of whole rows end: the number of whole documents, and of tokens of the next one.
+
+        ``lengths`` int64 are those of documents that fit by ``overflow``; documents after them change no row before.
+        """
+        ends = np.cumsum(lengths)
+        whole = int(lengths.sum()) // self.length * self.length
+        documents = int(np.searchsorted(ends, whole, side="right"))
+        return documents, whole - int(ends[documents - 1] if documents else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class BestFitPacking:
@@ -97,6 +107,30 @@ class BestFitPacking:
         starts, sizes, counts = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         rows = np.append(0, np.cumsum(counts))
         return Packed(RowIndex(starts, sizes, rows), int(lengths.sum() - sizes.sum()))
+
+    def num_settled(self, lengths: NDArray[np.int64]) -> tuple[int, int]:
+        """Return the number of whole documents that fill rows well, and of tokens of the next one.
+
+        These are the longest beginning found that takes no more rows than its tokens need, or else one row less than
+        it would take otherwise, so that later documents can still join those after it. ``lengths`` int64 are those of
+        documents that fit by ``overflow``.
+        """
+        documents, numbers = _count_up(-(-lengths // self.length))
+        pieces = np.minimum(lengths[documents] - numbers * self.length, self.length)
+        ends = np.cumsum(pieces)
+        most = int(lengths.sum()) // self.length
+        settled = int(np.searchsorted(ends, most * self.length, side="right"))
+        taken, less = self._num_rows(pieces[:settled]), 1
+        if taken > most:
+            most = taken - 1
+            while self._num_rows(pieces[:settled]) > most:
+                settled, less = max(1, settled - less), less * 2
+        if settled == len(pieces):
+            return len(lengths), 0
+        return int(documents[settled]), int(numbers[settled]) * self.length
+
+    def _num_rows(self, pieces: NDArray[np.int64]) -> int:
+        return self(np.zeros_like(pieces), pieces).index.num_rows
 
     def _pack(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64]
@@ -137,6 +171,10 @@ class SlidingPacking:
         sizes = np.minimum(lengths[documents] - begins, self.length)
         index = RowIndex(starts[documents] + begins, sizes, np.arange(len(documents) + 1))
         return Packed(index, repeated=int(sizes.sum() - lengths.sum()))
+
+    def num_settled(self, lengths: NDArray[np.int64]) -> tuple[int, int]:
+        """Return the number of documents and 0 tokens: no two documents share a row."""
+        return len(lengths), 0
 
 
 Packing: TypeAlias = ConcatPacking | BestFitPacking | SlidingPacking

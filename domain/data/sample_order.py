@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapreplace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,8 @@ from holdfast.domain.data.permutation import permute
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from holdfast.domain.data.mixture import Mixture
@@ -145,3 +149,19 @@ def choose_lanes(num_units: int) -> int:
 def unit_order(num_units: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the units in the order, int64, in which an epoch deals them: the k-th one to lane k modulo the lanes."""
     return permute(np.arange(num_units), num_units, seed, epoch)
+
+
+@lru_cache(maxsize=8)  # all lanes of a source ask for the same epochs
+def deal_units(sizes: tuple[int, ...], lanes: int, seed: int, epoch: int) -> Sequence[NDArray[np.int64]]:
+    """Return the units that each of ``lanes`` lanes reads in an epoch, in their order, int64.
+
+    In the order of ``unit_order``, each unit goes to the lane that has the fewest bytes so far; ``sizes`` are those of
+    the units in bytes.
+    """
+    loads = [(0, lane) for lane in range(lanes)]
+    dealt: list[list[int]] = [[] for _ in range(lanes)]
+    for unit in unit_order(len(sizes), seed, epoch).tolist():
+        load, lane = loads[0]
+        dealt[lane].append(unit)
+        heapreplace(loads, (load + max(1, sizes[unit]), lane))
+    return [np.array(units, np.int64) for units in dealt]

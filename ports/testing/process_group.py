@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun, to_json
 from holdfast.domain.errors import TrainingError
+from holdfast.ports.process_group import KeyValueStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +96,11 @@ class ProcessGroupContract(ABC):
         *others, _ = self.on_each_rank(wait_while_the_last_rank_is_gone, timeout_seconds=2)
         assert all(error == "TrainingError" and waited < _SOON for error, waited in others), others
 
+    def test_a_text_is_seen_by_all_ranks(self) -> None:
+        """If the group is a ``KeyValueStore``, all ranks look up what one published, until it is forgotten."""
+        results = self.on_each_rank(publish_and_look, timeout_seconds=30)
+        assert all(each == [[f"text {rank}" for rank in range(len(results))], None, None] for each in results if each)
+
     def test_close_needs_nobody_and_may_come_twice(self) -> None:
         """One rank can call ``close`` twice while the other ranks do not call it."""
         results = self.on_each_rank(close_on_the_first_rank, timeout_seconds=30)
@@ -105,6 +111,21 @@ class ProcessGroupContract(ABC):
         for _ in range(3):
             results = self.on_each_rank(close_right_after_the_last_round, timeout_seconds=30)
             assert list(results) == [len(results)] * len(results)
+
+
+def publish_and_look(group: ProcessGroup) -> Sequence[Any]:
+    """Return the texts of all ranks, one that none has published, and one after it was forgotten; empty without any."""
+    if not isinstance(group, KeyValueStore):
+        return []
+    group.publish(f"place {group.rank}", "an earlier text")
+    group.publish(f"place {group.rank}", f"text {group.rank}")
+    group.barrier()
+    seen = [group.lookup(f"place {rank}") for rank in range(group.size)]
+    nothing = group.lookup("elsewhere")
+    group.barrier()
+    group.forget(f"place {group.rank}")
+    group.forget("elsewhere")
+    return [seen, nothing, group.lookup(f"place {group.rank}")]
 
 
 def every_kind(rank: int) -> list[Command]:

@@ -293,7 +293,7 @@ def test_the_supply_tells_how_many_batches_are_ready():
 def test_a_checkpoint_of_another_number_of_lanes_is_refused():
     """Lanes that do not fit the data are a sentence, not a wrong order."""
     with pytest.raises(StateError, match="lanes"):
-        batches_of(feed_of({"a": ["abc"]}, Plan("stream")), Cursor(1, (LanePosition(), LanePosition())))
+        batches_of(feed_of({"a": ["abc"]}, Plan("stream")), Cursor(1, (LanePosition(),) * 3))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

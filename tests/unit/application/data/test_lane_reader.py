@@ -1,5 +1,6 @@
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
-from holdfast.application.data.lane_reader import LanePlan, LaneReader
+from holdfast.application.data.lane_reader import ROW_ORDER, STRIPED, LanePlan, LaneReader
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
+from holdfast.application.data.striped_batches import StripedBatches
 from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.holdout import Holdout
@@ -23,9 +25,11 @@ from tests.support.encoders import BYTES, WordsEncoder
 END = 256
 UNITS = st.dictionaries(st.sampled_from("pqrstuv"), st.lists(st.text("abä", max_size=9), max_size=5), min_size=1)
 PACKINGS = st.sampled_from([ConcatPacking(6), BestFitPacking(6), SlidingPacking(6, 3), ConcatPacking(6, "drop")])
-PLANS = st.builds(
-    LanePlan, st.integers(1, 3), PACKINGS, st.sampled_from([1, 10, 40, 1000]), st.integers(0, 9), st.integers(1, 3)
-)
+STRIPES = st.builds(
+    partial(LanePlan, order=STRIPED),
+    st.integers(1, 3), PACKINGS, st.sampled_from([1, 10, 40, 1000]), st.integers(0, 9), st.integers(1, 3),
+)  # fmt: skip
+PLANS = st.one_of(STRIPES, STRIPES.map(lambda plan: replace(plan, order=ROW_ORDER)))
 
 
 def reader_of(units, on_error="stop", **options):
@@ -43,12 +47,18 @@ def rows_of(window):
 
 def told(window):
     """Return all that a window says, comparable with ``==``."""
-    return rows_of(window), window.start, window.next_start
+    if window.rest is not None:  # it begins anywhere among units and documents without text
+        return [], window.next_start, window.next_start, window.rest.ids.tolist()
+    return rows_of(window), window.start, window.next_start, None
 
 
 def tokens_of(windows):
-    """Return the tokens of the rows of ``windows``."""
-    return [token for window in windows for row in rows_of(window) for token in row]
+    """Return the tokens of the rows of ``windows``, and of what fills no row."""
+    found = []
+    for window in windows:
+        found += [token for row in rows_of(window) for token in row]
+        found += [] if window.rest is None else window.rest.ids.tolist()
+    return found
 
 
 @settings(deadline=None)
@@ -68,13 +78,13 @@ def test_the_windows_after_any_place_are_the_rest(units, plan, fraction, group):
     """Reading from where a window began, or from behind it, yields the same rows in the same order."""
     reader = lane_reader(units, plan, holdout=Holdout(fraction, 7), group_characters=group)
     windows = [told(window) for window in reader.windows(LanePosition())]
-    for number, (_, start, behind) in enumerate(windows):
+    for number, (_, start, behind, rest) in enumerate(windows):
         assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]
-        assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
+        assert [told(window) for window in reader.windows(behind)] == windows[number + (rest is None) :]
 
 
 @settings(deadline=None)
-@given(UNITS, PLANS)
+@given(UNITS, STRIPES)
 def test_a_window_holds_as_many_tokens_as_it_should(units, plan):
     """A window ends with the first document that fills it, or with its epoch."""
     longest = max((len(text.encode()) + 1 for unit in units.values() for text in unit), default=0)
@@ -86,7 +96,7 @@ def test_a_window_holds_as_many_tokens_as_it_should(units, plan):
 
 def test_a_small_corpus_is_not_read_over_and_over_to_fill_a_window():
     """A window larger than the data holds one epoch of them, not thousands."""
-    plan = LanePlan(1, ConcatPacking(8), 1 << 20, 0, None)
+    plan = LanePlan(1, ConcatPacking(8), 1 << 20, 0, None, order=STRIPED)
     first, second = islice(lane_reader({"a": ["a few words"], "b": ["more"]}, plan).windows(LanePosition()), 2)
     assert first.rows.lengths.sum() == second.rows.lengths.sum() == 17
     assert (first.next_start, second.start) == (LanePosition(1), LanePosition(1))
@@ -95,7 +105,7 @@ def test_a_small_corpus_is_not_read_over_and_over_to_fill_a_window():
 def test_rows_are_shuffled_within_a_window():
     """A window's rows come in an order of their own, all of them once."""
     plan = LanePlan(1, ConcatPacking(4), 1000, 3, 1)
-    [window] = lane_reader({"a": [f"{number:03}" for number in range(100)]}, plan).windows(LanePosition())
+    window, _ = lane_reader({"a": [f"{number:03}" for number in range(100)]}, plan).windows(LanePosition())
     found = [int(bytes(row[:3])) for row in rows_of(window)]
     assert sorted(found) == list(range(100)) != found
 
@@ -103,8 +113,8 @@ def test_rows_are_shuffled_within_a_window():
 def test_lanes_that_are_dealt_empty_units_go_on():
     """Where few of many units hold text, a lane that was dealt none for long is no error, and batches keep coming."""
     units = {f"{number:04}": ["some text"] if number % 50 == 0 else [] for number in range(400)}
-    plan = LanePlan(96, ConcatPacking(8), 20, 3, None)
-    stream = StreamedBatches(
+    plan = LanePlan(96, ConcatPacking(8), 20, 3, None, order=STRIPED)
+    stream = StripedBatches(
         [reader_of(units)], one_source(), plan, lambda hashes: np.ones(len(hashes), bool), RankShard(8), workers=2
     )
     batches = list(islice(stream.batches(Cursor()), 200))
@@ -122,10 +132,12 @@ def test_lanes_that_are_dealt_empty_units_go_on():
 )
 def test_data_that_make_no_row_are_an_error(units, packing, fraction, reason):
     """Data of which nothing is left to train on end with ``DataError``; they are not read for ever."""
-    plan = LanePlan(1, packing, 10, 0, None)
-    windows = lane_reader(units, plan, holdout=Holdout(fraction, 0)).windows(LanePosition())
-    with pytest.raises(DataError, match=reason):
-        all(window.rows.num_rows == 0 for window in windows)
+    wanted = lambda hashes: ~Holdout(fraction, 0).holds(hashes)  # noqa: E731
+    for kind, order in ((StripedBatches, STRIPED), (StreamedBatches, ROW_ORDER)):
+        plan = LanePlan(1, packing, 10, 0, None, order=order)
+        stream = kind([reader_of(units)], one_source(), plan, wanted, RankShard(2), workers=1)
+        with pytest.raises(DataError, match=reason):
+            next(stream.batches(Cursor()))
 
 
 def test_windows_before_a_bad_record_come_first():
@@ -135,7 +147,7 @@ def test_windows_before_a_bad_record_come_first():
     assert bytes(tokens_of([next(windows)])[:3] + tokens_of([next(windows)])[:3]) == b"abcdef"
     with pytest.raises(DataError, match="document 2"):
         next(windows)
-    assert len(list(lane_reader(units, plan, on_error="skip").windows(LanePosition()))) == 3
+    assert len(list(lane_reader(units, plan, on_error="skip").windows(LanePosition()))) == 4
 
 
 def one_source():
@@ -196,8 +208,9 @@ def test_no_window_ends_within_a_record(units, window):
     source = MemoryDataSource(units)
     reader = LaneReader(TextReader(source, WordsEncoder(), RejectedRecords("stop")), plan, None, 0)
     windows = [told(window) for window in reader.windows(LanePosition())] if any(units.values()) else []
-    for number, (_, _, behind) in enumerate(windows):
-        assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
+    for number, (_, _, behind, rest) in enumerate(windows):
+        rows_behind = [tokens_of([window]) for window in reader.windows(behind)]
+        assert rows_behind == [sum(rows, rest or []) for rows, _, _, rest in windows[number + (rest is None) :]]
     letters = [letter for unit in units.values() for text in unit for letter in text if letter != " "]
-    found = sorted(token for rows, _, _ in windows for row in rows for token in row)
+    found = sorted(token for rows, _, _, rest in windows for row in [*rows, rest or []] for token in row)
     assert found == sorted([ord(letter) for letter in letters] * 2)
