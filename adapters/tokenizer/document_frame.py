@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from tokenizers import processors
+from tokenizers import Tokenizer, processors
 
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from tokenizers import Tokenizer
+    from pathlib import Path
 
     AddBos = bool | Literal["auto"]
 
 CONFIG = "tokenizer_config.json"
+_FILE = "tokenizer.json"
 TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _FLAGS = ("add_bos_token", "add_eos_token")
 _PROBES = ("a", "the", "1", "\u4e00")
@@ -75,6 +75,19 @@ def settle_frame(
     return chosen
 
 
+def leave_out_suffix(folder: Path) -> None:
+    """Let the tokenizer in ``folder`` put no tokens after a text, for programs that continue texts."""
+    file = folder / _FILE
+    core = Tokenizer.from_file(str(file)) if file.is_file() else None
+    if core is None or not (frame := frame_of(core, str(file))).suffix:
+        return
+    begun = frame._replace(suffix=())
+    core.post_processor = _template(core, begun)
+    files = {name: (folder / name).read_bytes() for name in (_FILE, CONFIG) if (folder / name).is_file()}
+    for name, content in with_frame(files, core, begun).items():
+        (folder / name).write_bytes(content)
+
+
 def contradiction(config: Mapping[str, object], prefix: Sequence[int]) -> str | None:
     """Return a sentence if ``add_bos_token`` of ``config`` says something else than the special ids before a text.
 
@@ -92,7 +105,7 @@ def contradiction(config: Mapping[str, object], prefix: Sequence[int]) -> str | 
 
 def with_frame(files: Mapping[str, bytes], core: Tokenizer, frame: DocumentFrame) -> Mapping[str, bytes]:
     """Return ``files`` of a tokenizer with the post-processor of ``core``, which puts ``frame`` around a text."""
-    record, config = json.loads(files["tokenizer.json"]), dict(config_in(files))
+    record, config = json.loads(files[_FILE]), dict(config_in(files))
     record["post_processor"] = json.loads(core.to_str())["post_processor"]
     for flag, ids in zip(_FLAGS, frame, strict=True):
         token = token_named(config, flag.removeprefix("add_"))
@@ -102,7 +115,7 @@ def with_frame(files: Mapping[str, bytes], core: Tokenizer, frame: DocumentFrame
             config[flag] = bool(ids)
     return {
         **files,
-        "tokenizer.json": json.dumps(record, indent=2, ensure_ascii=False).encode(),
+        _FILE: json.dumps(record, indent=2, ensure_ascii=False).encode(),
         CONFIG: json.dumps(config, indent=2, ensure_ascii=False).encode(),
     }
 

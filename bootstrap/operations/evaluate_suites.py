@@ -67,6 +67,8 @@ def evaluate_suites(
     if not changes.sets(TASKS):
         _refuse_untrusted_tasks(run, trust_of_suites(settings), trusted)
     harness = changes.within(settings).evaluation.harness
+    from holdfast.adapters.tokenizer.document_frame import leave_out_suffix
+
     is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}
     os.environ.update(dict.fromkeys(_OFFLINE, "1") if is_offline else {})
     os.environ["HF_DATASETS_TRUST_REMOTE_CODE"] = "0"
@@ -78,6 +80,7 @@ def evaluate_suites(
         model = scratch / "model"
         order = ExportOrder(merged=settings.model.lora is not None, is_checked=False)
         location = export(run, model, order, choice=choice, trusted=trusted).location
+        leave_out_suffix(model)  # the harness encodes the beginnings of texts, which a token after them would end
         show("")
         results = _results(library, tasks, model, suites, harness)
     finally:

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from holdfast.adapters.document_encoder.completion import CompletionDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
+from holdfast.adapters.tokenizer.document_frame import leave_out_suffix
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.bootstrap.wiring.document_encoder import with_chat_template
 from holdfast.configs.settings_layers import load_settings
@@ -103,6 +104,17 @@ def test_a_chosen_beginning_is_in_the_files_too(tmp_path, single, add_bos, befor
     assert list(tokenizer.around[0]) == [ids[name] for name in before]
     assert list(tokenizer.around[1]) == [ids["</s>"]]
     assert auto_ids(tokenizer, tmp_path / "written") == [*tokenizer.around[0], *plain, *after]
+
+
+@pytest.mark.parametrize(("single", "before"), [("<s> $A </s>", ["<s>"]), ("$A </s>", []), ("<s> $A", ["<s>"])])
+def test_a_text_to_continue_is_not_ended(tmp_path, single, before):
+    """Without the suffix AutoTokenizer begins a text as a document begins, and puts nothing after it."""
+    core, ids = core_with(single)
+    tokenizer = tokenizer_of(core, tmp_path)
+    tokenizer.write(tmp_path)
+    leave_out_suffix(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)(TEXT)["input_ids"]
+    assert theirs == [*(ids[name] for name in before), *core.encode(TEXT, add_special_tokens=False).ids]
 
 
 def test_a_configuration_that_says_otherwise_is_told(tmp_path):

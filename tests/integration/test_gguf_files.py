@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from tokenizers import normalizers
 
 from holdfast.adapters.shared.model_export.gguf_file import read_gguf, read_gguf_tokenizer, write_gguf
 from holdfast.adapters.shared.model_export.gguf_vocabulary import TokenType, read_vocabulary
@@ -97,6 +98,15 @@ def test_another_treatment_of_spaces_is_told(tmp_path):
     write_tokenizer(sentencepiece_tokenizer(doubles_space=False), tmp_path, eos_token="</s>")
     [remark] = read_vocabulary(tmp_path, size=SIZE).remarks
     assert remark.startswith("llama.cpp puts a space before each text")
+
+
+def test_composed_characters_are_told(tmp_path):
+    """A tokenizer that composes characters is written with a remark, as llama.cpp does not compose them."""
+    core = small_tokenizer("qwen2")
+    core.normalizer = normalizers.NFC()
+    write_tokenizer(core, tmp_path)
+    [remark] = read_vocabulary(tmp_path, size=SIZE).remarks
+    assert "does not compose characters" in remark
 
 
 def test_merges_that_sentencepiece_would_not_leave_out_are_refused(tmp_path):
