@@ -194,10 +194,9 @@ def open_trained(
 ) -> Trained:
     """Return the checkpoint that ``choice`` selects in the run folder ``path``, or the checkpoint in ``path`` itself.
 
-    The model gets the average of the weights if the checkpoint has one and ``choice`` does not leave it out. It is
-    evaluated on the documents of ``data``, or those that its run held out. Code that the folder names runs only if
-    ``trusted`` repeats its setting and value. Raises ``StateError`` if no checkpoint verifies, and
-    ``ConfigurationError`` if both ``path`` and ``choice`` select a checkpoint, or if other code would run.
+    The model gets the average of the weights if there is one, unless ``choice`` leaves it out, and is evaluated on
+    ``data``, or what its run held out. Code that the folder names runs only if ``trusted`` repeats its setting and
+    value. Raises ``StateError`` if no checkpoint verifies, ``ConfigurationError`` for other code or two choices.
     """
     show("opening the checkpoint")
     place = place_of(path, choice)
@@ -220,9 +219,8 @@ def open_trained(
     else:
         info = restore(_store_of(place.path, settings, keep_choice, show), place, take_over)
     [(container, copy, is_averaged)] = opened
-    remarks: list[str] = []  # those on the run's own data were shown when it began
-    note = remarks.append if data.is_named else None
-    evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location, note))
+    remarks: list[str] = []
+    evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location, remarks))
     parts, tokenizer = container.model_parts(), container.run_tokenizer()
     return Trained(parts, tokenizer, evaluation, copy, info.location, is_averaged=is_averaged, remarks=remarks)
 
@@ -267,19 +265,14 @@ def _store_of(
 
 
 def _data_as_begun(
-    record: Mapping[str, Any],
-    settings: TrainSettings,
-    location: str,
-    note: Callable[[str], object] | None,
-    found: RunData,
+    record: Mapping[str, Any], settings: TrainSettings, location: str, remarks: list[str], found: RunData
 ) -> RunData:
     """Return the data that the run began with; raises ``StateError`` if they have changed.
 
-    ``note`` gets a sentence for what is not read.
+    ``remarks`` get a sentence for each kind of file of other data that is not read.
     """
-    for remark in found.source.remarks() if note is not None else ():
-        if remark.unused and note is not None:
-            note(remark.sentence)
+    if not record["facts"]:  # the remarks on the run's own data were shown when it began
+        remarks += [remark.sentence for remark in found.source.remarks() if remark.unused]
     known = known_data(record)
     data = leave_added_out(record, known, found, settings) if known is not None and record["facts"] else found
     if (clause := changed_data(record, data)) is not None:
