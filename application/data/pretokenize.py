@@ -211,6 +211,7 @@ class PrepareTokens:
             self._rejections.record(rejection)
         supervised = total_supervised(metas)
         self.warnings = total_warnings(metas)
+        self._rejections.check_used(self.warnings, "the records of the data")
         prepared = Prepared(
             documents=sum(shard.num_documents for shard in made),
             tokens=sum(shard.num_tokens for shard in made),

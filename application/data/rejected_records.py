@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, final
 
@@ -13,11 +14,16 @@ if TYPE_CHECKING:
     from holdfast.ports.data_source import Rejected, Unit
     from holdfast.ports.transform import Dropped
 
+_log = logging.getLogger(__name__)
+
 RULE = "rule"
 """The key of the rule's reason in the record of a document that a rule left out."""
 
 UNUSABLE = "unusable"
 """The reason by which records that cannot be used are counted."""
+
+UNUSED = " is not used"
+"""The end of a warning about a part of a record that has no meaning."""
 
 _NO_DETAILS = "details are hidden, as data.cache.encryption is set"
 
@@ -32,7 +38,8 @@ class RejectedRecords:
     ``write`` gets source, position and reason as JSON, and the rule if a rule left the record out. ``known`` are the
     records of earlier processes: data that are read again, after a resume or in another epoch, are not counted again.
     With ``hides_details`` neither errors nor the records that are written have the reasons in full, as these may quote
-    the data; the records for the log have them. Thread-safe.
+    the data; the records for the log have them. If it ``is_strict``, a part of a record that is not used ends the run.
+    Thread-safe.
     """
 
     def __init__(
@@ -42,11 +49,14 @@ class RejectedRecords:
         known: Iterable[Mapping[str, object]] = (),
         *,
         hides_details: bool = False,
+        is_strict: bool = False,
     ) -> None:
         self._on_error = on_error
+        self._is_strict = is_strict
         self._hides_details = hides_details
         self._write = write
         self._known = {_place(record) for record in known}
+        self._said: set[str] = set()
         self._lock = Lock()
 
     @property
@@ -68,6 +78,21 @@ class RejectedRecords:
         """Return the error about a document for which a rule ends the run."""
         detail = f"{dropped.reason}; {_NO_DETAILS}" if self._hides_details else dropped.detail or dropped.reason
         return DataError(f"{unit.name}, the document at position {position}: {detail}")
+
+    def check_used(self, warnings: Iterable[str], place: str) -> None:
+        """Raise ``DataError`` if one of ``warnings`` about the records at ``place`` ends the run."""
+        unused = next((reason for reason in warnings if reason.endswith(UNUSED)), None)
+        if unused is not None and self._is_strict:
+            msg = f"{place}: {unused}, and data.strict is true: take it out of the records, or leave data.strict out"
+            raise DataError(msg)
+
+    def say(self, warnings: Iterable[str]) -> None:
+        """Log warnings about records that are not counted for later, each once."""
+        with self._lock:
+            new = sorted(set(warnings) - self._said)
+            self._said.update(new)
+        for reason in new:
+            _log.warning("some records are used with a warning: %s", reason)
 
     def leave_out(self, unit: Unit, position: int, dropped: Dropped) -> Record:
         """Return the record of a document that a rule left out, for the log; it ends no run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from copy import copy
 from dataclasses import dataclass
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
 _Item = TypeVar("_Item")
-
-_log = logging.getLogger(__name__)
 
 _GROUP_CHARACTERS = 1 << 21  # enough that the tokenizer's threads are busy, few enough to stay small
 
@@ -110,7 +107,6 @@ class TextReader:
         self.limit = limit
         self._profile = profile
         self._group_characters = group_characters
-        self._said: set[str] = set()
 
     @property
     def fingerprints(self) -> list[str]:
@@ -224,9 +220,11 @@ class TextReader:
     ) -> Iterator[Used]:
         for item in self._pipeline.apply(unit, self.source.read(unit, start)):
             if isinstance(item, Warned):
+                where = f"{unit.name}, the document at position {item.document.start}"
+                self._rejections.check_used(item.reasons, where)
                 statistics.warn(item.reasons)
                 if not is_kept:
-                    self._say(item.reasons)
+                    self._rejections.say(item.reasons)
                 continue
             statistics.read()
             if isinstance(item, LeftOutDocument):
@@ -239,12 +237,6 @@ class TextReader:
                 rejected(self._rejections.reject(unit, item, self.source.tell))
             else:
                 yield item
-
-    def _say(self, reasons: Iterable[str]) -> None:
-        """Log warnings about records whose counts are not kept, each once."""
-        for reason in set(reasons) - self._said:
-            self._said.add(reason)
-            _log.warning("some records are used with a warning: %s", reason)
 
     def _drop(
         self, unit: Unit, verdict: LeftOutDocument, rejected: Callable[[Record], object], statistics: ReadStatistics

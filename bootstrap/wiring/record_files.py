@@ -42,7 +42,7 @@ def rejections_of(
     known: Iterable[Mapping[str, object]] = (),
 ) -> RejectedRecords:
     """Return the recorder of rejected records by the settings; its arguments are those of ``RejectedRecords``."""
-    return RejectedRecords(data.on_error, write, known, hides_details=data.is_encrypted)
+    return RejectedRecords(data.on_error, write, known, hides_details=data.is_encrypted, is_strict=data.strict)
 
 
 def open_records(

@@ -89,7 +89,21 @@ def test_a_stream_is_proved_by_its_beginning(home, caplog):
     done = run_here("train", *settings_of(home, CHATML, SPECIAL, "data.mode=stream"), cwd=home)
     assert done.returncode == 0, done.stderr
     assert "rows at the beginning of the stream" in done.stderr
-    assert caplog.text.count("the field number is not used") == 1
+    assert "the field number is not used" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_strict_run_ends_at_a_field_that_is_not_used(home, mode):
+    """With data.strict a field without a meaning is an error with its place, also if the tokens are there already."""
+    settings = settings_of(home, CHATML, SPECIAL, f"data.mode={mode}")
+    done = run_here("train", *settings, "data.strict=true", cwd=home)
+    assert done.returncode == 3
+    assert "the document at position 0: the field number is not used, and data.strict is true" in done.stderr
+    if mode == "cache":
+        assert run_here("prepare", *settings, cwd=home).returncode == 0
+        done = run_here("prepare", *settings, "data.strict=true", cwd=home)
+        assert done.returncode == 3
+        assert "the field number is not used, and data.strict is true" in done.stderr
 
 
 def test_another_template_is_another_run(home):
