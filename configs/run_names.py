@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.secret_masking import mask, mask_url
+from holdfast.configs.sections.tokenizer import FORMER_VALUES
 from holdfast.configs.settings import TrainSettings, usual_settings
 from holdfast.domain.built_in import ATTENTION, LOSSES
 from holdfast.domain.errors import ConfigurationError
@@ -93,8 +94,12 @@ def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]
             earlier = restore(json.loads(record.read_text(encoding="utf-8"))["settings"])
         except (OSError, ValueError, KeyError, TypeError, ConfigurationError):
             return name  # it is not this run's to complain of
-        if getattr(settings.tokenizer, "follows_model", False):  # the earlier run keeps the one that it began with
+        # the earlier run keeps what it began with
+        if getattr(settings.tokenizer, "follows_model", False):
             settings = settings.model_copy(update={"tokenizer": earlier.tokenizer})
+        kept = FORMER_VALUES.keys() - settings.tokenizer.model_fields_set
+        former_values = {key: getattr(earlier.tokenizer, key) for key in kept if hasattr(earlier.tokenizer, key)}
+        settings = settings.model_copy(update={"tokenizer": settings.tokenizer.model_copy(update=former_values)})
         return QUICKSTART if _identity(earlier) == _identity(settings) else name
     return name
 

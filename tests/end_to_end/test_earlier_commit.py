@@ -8,7 +8,19 @@ import pytest
 
 from tests.support.earlier_commit import RUN, compare, has_commit, weights
 
-COMMIT = "1a00ec1"
+COMMITS = {
+    "cache": ("1a00ec1", []),
+    "stream": (
+        "2e080cd",
+        [
+            "data.mode=stream",
+            "data.shuffle_tokens=8192",
+            "data.holdout=0.01",
+            "optimizer.batch_size=8",
+            "run.name=default",
+        ],
+    ),
+}
 SHORT = [
     "run.budget.steps=300",
     "data.sequence_length=64",
@@ -26,10 +38,13 @@ SHORT = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not has_commit(COMMIT), reason=f"this clone has no commit {COMMIT}, or there is no git")
-def test_a_run_of_an_earlier_commit_continues_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("mode", COMMITS)
+def test_a_run_of_an_earlier_commit_continues_bit_for_bit(mode, tmp_path):
     """Killed under an earlier commit and continued by this one, the run ends with that commit's own weights."""
-    whole, continued = compare(COMMIT, SHORT, tmp_path)
+    commit, changes = COMMITS[mode]
+    if not has_commit(commit):
+        pytest.skip(f"this clone has no commit {commit}, or there is no git")
+    whole, continued = compare(commit, [*SHORT, *changes], tmp_path)
     events = [json.loads(line) for line in (continued / RUN / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "RunStarted"] == [0, 100]
     assert weights(continued) == weights(whole)

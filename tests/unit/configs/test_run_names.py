@@ -179,3 +179,14 @@ def test_people_read_the_name_of_the_folder_unless_a_name_is_given():
     """Trackers get ``run.name`` if it is set, and otherwise the name of the folder that was chosen."""
     overrides = (["run.dir=kept/march"], ["run.dir=kept/march", "run.name=april"], ["run.name=april"], ["run.dir=/"])
     assert [settings_of(*each).run.shown_name for each in overrides] == ["march", "april", "april", "default"]
+
+
+def test_a_run_of_an_earlier_version_continues_under_its_name(home):
+    """A record that lacks the settings of tokenizers which came later is that of the same run."""
+    earlier = dump_settings(settings_of("run.name=default", *DATA))
+    del earlier["tokenizer"]["add_bos"], earlier["tokenizer"]["loader"]
+    record = home / "runs/default/run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"settings": earlier}))
+    assert name_of(*DATA) == "default"
+    assert name_of(*DATA, "tokenizer.add_bos=true") != "default"
