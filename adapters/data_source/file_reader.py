@@ -94,16 +94,17 @@ class FileReader:
     def split(self, file: SourceFile) -> list[tuple[int, int]]:
         """Return parts of ``file``, each by the position at which it starts and about its bytes.
 
-        Only a table that is larger than a part is opened; a damaged table becomes one part, which is rejected when
-        read. Raises ``DataError`` if the file cannot be reached.
+        Only a file that is larger than a part is opened; a damaged table becomes one part, which is rejected when
+        read. Raises ``DataError`` if a table cannot be reached.
         """
         size, step = file.stored.unit.size, self.limits.unit_bytes
         if size <= step or file.compression != "none" or file.format in _WHOLE or self._is_document(file):
             return [(0, size)]
         if file.format in _TABLES:
             return self._split_table(file)
-        if not is_utf8(self._encoding(file)):
-            return [(0, size)]
+        with suppress(DataError):  # a file that does not answer is one when its parts are read
+            if not is_utf8(self._encoding(file)):
+                return [(0, size)]
         return [(start, min(step, size - start)) for start in range(0, size, step)]
 
     def form(self, file: SourceFile) -> str:

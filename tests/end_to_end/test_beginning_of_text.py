@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from holdfast.adapters.shared.files.sealed_json import sealed
 from holdfast.bootstrap import build
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.operations.trained_model import open_trained
@@ -93,7 +94,7 @@ def test_a_run_of_an_earlier_version_continues_without(home):
     run = trained(home, "former", "tokenizer.add_bos=false", "run.budget.steps=1")
     record = json.loads((run / "run.json").read_text())
     assert record["settings"]["tokenizer"].pop("add_bos") is False
-    (run / "run.json").write_text(json.dumps(record))
+    (run / "run.json").write_text(json.dumps(sealed(record)))
     assert open_trained(run, device="cpu").tokenizer.around[0] == ()
     for steps in (2, 3):
         trained(home, "former", f"run.budget.steps={steps}")
