@@ -166,11 +166,12 @@ class CountingTokenizer(ForwardingTokenizer):
 
 
 def train(path, name, *more):
-    """Train in a folder beside ``path``; return the documents that were tokenized."""
+    """Train in a folder beside ``path``; return its documents that were tokenized, without the tokenizer's samples."""
     tokenizer = CountingTokenizer()
     settings = tiny(path, f"run.dir={path.parent / name}", "monitors=[]", *more)
     build(load_settings([], settings, {}).settings, report=lambda _: None, tokenizer=tokenizer).run()
-    return tokenizer.encoded
+    texts = {json.loads(line)["text"] for line in path.read_text().splitlines()}
+    return [document for document in tokenizer.encoded if document in texts]
 
 
 def test_a_run_on_prepared_data_tokenizes_only_what_it_holds_out(tmp_path):

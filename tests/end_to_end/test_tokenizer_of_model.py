@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from holdfast.adapters.shared.files.sealed_json import sealed
 from tests.support.command_line import corpus, run_here, tiny
 
 END = "<|endoftext|>"
@@ -159,7 +160,7 @@ def test_a_run_of_an_earlier_version_keeps_the_tokenizer_that_it_trained(home):
     record = json.loads(path.read_text())
     assert record["settings"]["tokenizer"]["kind"] == "train"
     del record["settings"]["tokenizer"]["allow_other"]  # which is younger
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(sealed(record)))
     again = settings(home, "old", "model.path=./wide", "run.budget.steps=3")
     for command in (["prepare"], ["train"], ["train", "--from-step", "2"]):
         process = run_here(*command, *again, cwd=home)

@@ -25,7 +25,7 @@ def test_a_new_cursor_is_the_start():
 
 
 @pytest.mark.parametrize(
-    "record", [{}, {"samples": 3}, {"samples": "x", "lanes": []}, {"samples": 1, "lanes": [[1] * 5]}]
+    "record", [{}, {"samples": 3}, {"samples": "x", "lanes": []}, {"samples": 1, "lanes": [[1] * 6]}]
 )
 def test_what_is_no_cursor_is_refused(record):
     """A record that lacks something, or holds something else, is an error and not a start from nothing."""
