@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from benchmarks.report import Figure, interval_of_median, main
+from benchmarks.smoke import SMALL_RUN
 from benchmarks.train.turns import Way
 from holdfast.adapters.shared.device.cpu_count import allowed_cpus
 from holdfast.domain.resources.spin_policy import SPIN_COUNT
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from benchmarks.train.turns import Turn
+from benchmarks.train.turns import Turn
 
 ROUNDS, LOADS = 5, (0, 1, 2, 4)
 _A_TURN = 2
@@ -58,14 +60,29 @@ class Rounds:
         return "{:.2f} s [{:.2f}, {:.2f}]".format(*interval_of_median(self.seconds[name]))
 
 
-def measure(_: object) -> Sequence[Figure]:
+@final
+@dataclass(frozen=True)
+class Plan:
+    """The numbers of busy processes, the rounds that count, and further settings of the runs."""
+
+    folder: Path
+    loads: Sequence[int] = LOADS
+    rounds: int = ROUNDS
+    more: Sequence[str] = ()
+
+
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures of both ways beside each number of busy processes, on one processor and under a quota."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = _beside(Path(folder))
-        alone = {
-            "on one processor (`taskset -c 0`)": _on_one(Path(folder), _bound),
-            "in a control group of one processor": _on_one(Path(folder), _in_group),
-        }
+    places = {
+        "on one processor (`taskset -c 0`)": _bound,
+        "in a control group of one processor": _in_group,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        plan = Plan(Path(name))
+        if options.smoke:
+            plan, places = Plan(Path(name), (0, 1), 1, SMALL_RUN), {}
+        found = _beside(plan)
+        alone = {place: _on_one(plan, bounded) for place, bounded in places.items()}
     quiet = found[0].median("before")
     figures = [_equal(max(rounds.differs for rounds in found.values()))]
     for load, rounds in found.items():
@@ -87,7 +104,10 @@ def _equal(differs: float) -> Figure:
 def _rows(place: str, rounds: Rounds, fair: float) -> Sequence[Figure]:
     share = rounds.median("now") / fair
     return [
-        Figure(f"{place}: a step before, median of {ROUNDS} turns [95 % interval]", rounds.shown("before")),
+        Figure(
+            f"{place}: a step before, median of {len(rounds.seconds['now'])} turns [95 % interval]",
+            rounds.shown("before"),
+        ),
         Figure(f"{place}: a step now", rounds.shown("now")),
         Figure(f"{place}: now / fair share, which is {fair:.2f} s", f"{share:.2f}x", "<= 1.3x", share <= _ALLOWED),
     ]
@@ -100,17 +120,17 @@ def _kept(rounds: Rounds) -> Figure:
     return Figure("quiet: tokens/s now / before", text, ">= 0.99 (the interval reaches it)", high >= _LOSS)
 
 
-def _beside(folder: Path) -> dict[int, Rounds]:
-    steps = len(LOADS) * (ROUNDS + 1) * _A_TURN
+def _beside(plan: Plan) -> dict[int, Rounds]:
+    steps = len(plan.loads) * (plan.rounds + 1) * _A_TURN
     with ExitStack() as stack:
-        ways = {name: stack.enter_context(_way(folder, name, steps)) for name in _WAYS}
-        return {load: _rounds(ways, load) for load in LOADS}
+        ways = {name: stack.enter_context(_way(plan, name, steps)) for name in _WAYS}
+        return {load: _rounds(plan, ways, load) for load in plan.loads}
 
 
-def _rounds(ways: dict[str, Way], load: int) -> Rounds:
+def _rounds(plan: Plan, ways: dict[str, Way], load: int) -> Rounds:
     rounds = Rounds()
     with _busy(load):
-        for number in range(ROUNDS + 1):
+        for number in range(plan.rounds + 1):
             names = list(ways) if number % 2 else list(reversed(ways))
             turns = {name: ways[name].turn() for name in names}
             if number:  # the first shows a way what there is beside it
@@ -118,27 +138,28 @@ def _rounds(ways: dict[str, Way], load: int) -> Rounds:
     return rounds
 
 
-def _on_one(folder: Path, bounded: Callable[[], AbstractContextManager[None]]) -> Rounds | None:
-    steps = (ROUNDS + 1) * _A_TURN
+def _on_one(plan: Plan, bounded: Callable[[], AbstractContextManager[None]]) -> Rounds | None:
+    steps = (plan.rounds + 1) * _A_TURN
     with ExitStack() as stack:
         try:
             with bounded():
-                ways = {name: stack.enter_context(_way(folder, name, steps)) for name in _WAYS}
+                ways = {name: stack.enter_context(_way(plan, name, steps)) for name in _WAYS}
         except OSError:
             return None
-        return _rounds(ways, 0)
+        return _rounds(plan, ways, 0)
 
 
 @contextmanager
-def _way(folder: Path, name: str, steps: int) -> Iterator[Way]:
+def _way(plan: Plan, name: str, steps: int) -> Iterator[Way]:
     overrides = [
-        f"run.dir={tempfile.mkdtemp(dir=folder)}",
-        f"run.cache_dir={folder / 'cache'}",
+        f"run.dir={tempfile.mkdtemp(dir=plan.folder)}",
+        f"run.cache_dir={plan.folder / 'cache'}",
         f"run.budget.steps={steps + 1}",
         "state_store.every=0",
         "evaluation.every=0",
         "evaluation.at_start=false",
         "optimizer.device=cpu",
+        *plan.more,
     ]
     chosen = os.environ.get("GOMP_SPINCOUNT")
     os.environ["GOMP_SPINCOUNT"] = _WAYS[name]

@@ -53,11 +53,11 @@ class Conversation:
     is_reply: NDArray[np.bool_]
 
 
-def conversations(number: int) -> list[Conversation]:
-    """Return the conversations of the batch ``number``: lengths from 64 to 640, equally many in each octave."""
+def conversations(number: int, count: int = CONVERSATIONS) -> list[Conversation]:
+    """Return the ``count`` conversations of the batch ``number``: 64 to 640 tokens, equally many an octave."""
     chance = np.random.default_rng(number)
     found = []
-    for length in np.exp(chance.uniform(np.log(SHORTEST), np.log(LONGEST), CONVERSATIONS)).astype(int).tolist():
+    for length in np.exp(chance.uniform(np.log(SHORTEST), np.log(LONGEST), count)).astype(int).tolist():
         turns = np.cumsum(chance.integers(8, 64, length))
         is_reply = np.searchsorted(turns, np.arange(length), side="right") % 2 == 1
         is_reply[-1] = True
@@ -83,13 +83,14 @@ class Way(Protocol):
 class Packed(Way):
     """Holdfast's engine on packed rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         optimizer = AccelerateOptimizer(device="cpu", precision="fp32")
         self._engine = StepEngine(optimizer.prepare(_model()), micro_batch=CONVERSATIONS)
 
     def step(self, number: int) -> float:
         """Train on the batch ``number``; return its mean loss."""
-        batch = packed(conversations(number))
+        batch = packed(conversations(number, self._count))
         outcome = self._engine.step(
             batch,
             step=number + 1,
@@ -109,7 +110,8 @@ class Padded(Way):
     The loss is that of transformers, over all logits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._network: Any = _model().network.train()
         parameters = list(self._network.parameters())
         groups: list[dict[str, Any]] = [
@@ -120,7 +122,7 @@ class Padded(Way):
 
     def step(self, number: int) -> float:
         """Train on the batch ``number``; return its mean loss."""
-        batch = conversations(number)
+        batch = conversations(number, self._count)
         shape = (len(batch), max(len(each.ids) for each in batch))
         ids, labels = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -100)
         mask = torch.zeros(shape, dtype=torch.int64)
@@ -143,12 +145,13 @@ def _model() -> Any:
     return factory.build(vocabulary_size=_VOCABULARY, end_of_text=_VOCABULARY - 1, seed=0)
 
 
-def measure(_: argparse.Namespace) -> Sequence[Figure]:
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the speed of packed rows as a multiple of that of padded batches."""
-    ways: tuple[Way, Way] = (Packed(), Padded())
+    pairs, count = (1, 4) if options.smoke else (PAIRS, CONVERSATIONS)
+    ways: tuple[Way, Way] = (Packed(count), Padded(count))
     seconds: list[tuple[float, float]] = []
     farthest = 0.0
-    for number in range(WARM_UP + PAIRS):
+    for number in range(WARM_UP + pairs):
         took, losses = [0.0, 0.0], [0.0, 0.0]
         for way in (0, 1) if number % 2 else (1, 0):
             began = time.perf_counter()
@@ -163,7 +166,7 @@ def measure(_: argparse.Namespace) -> Sequence[Figure]:
 
 
 def _figures(seconds: Sequence[tuple[float, float]], farthest: float) -> Sequence[Figure]:
-    batches = [conversations(number) for number in range(WARM_UP, WARM_UP + PAIRS)]
+    batches = [conversations(number) for number in range(WARM_UP, WARM_UP + len(seconds))]
     tokens = [sum(len(each.ids) for each in batch) for batch in batches]
     places = [
         (packed(batch).input_ids.size, len(batch) * max(len(each.ids) for each in batch)) for batch in batches

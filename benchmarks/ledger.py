@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.smoke import add_smoke, end_smoke
 from holdfast.adapters.ledger.migrations import LEDGER
 from holdfast.adapters.ledger.spilling import SpillingLedger
 from holdfast.adapters.ledger.sql import SqlLedger
@@ -99,13 +100,35 @@ def measure(name: str, ledger: Ledger, num_spans: int, size: Callable[[], int]) 
     )
 
 
+def compare(ledger: Ledger) -> None:
+    """Record some steps; end the process if the ledger answers either question otherwise than they were recorded."""
+    num_documents = 100
+    ledger.begin_run("run", {}, time.time())
+    fill(ledger, 1, STEPS * SPANS, num_documents)
+    _, spans = material(1, num_documents)
+    first = spans.document[spans.sample < ROWS]
+    found = ledger.documents_in("run", 1).document
+    steps = {taken.step for taken in ledger.steps_with(int(first[0]))}
+    wanted = set((1 + spans.sample[spans.document == first[0]] // ROWS).tolist())
+    different = [] if sorted(found) == sorted(first) else ["the documents of a step are not those that were recorded"]
+    different += [] if steps == wanted else ["the steps of a document are not those that were recorded"]
+    end_smoke(different)
+
+
 def main() -> None:
     """Measure a ledger of each kind, with the files of calls in front of it as in a run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spans", type=int, default=10_000_000, help="number of spans in the end")
     parser.add_argument("--dsn", help="PostgreSQL database, which is left with the measured rows (default: none)")
     parser.add_argument("--folder", type=Path, help="folder for SQLite and the calls (default: a temporary one)")
+    add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke:
+        with tempfile.TemporaryDirectory() as name:
+            sqlite = SqlLedger(SqliteDatabase(Path(name) / "ledger.sqlite", LEDGER))
+            with closing(_spilling(sqlite, Path(name) / "calls")) as ledger:
+                compare(ledger)
+        return
     print("| kind | spans | s for the first 10^6 | s in all | ms: documents of a step, median / longest | ", end="")
     print("ms: steps of a document | size of 10^6 spans |\n|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.phases import PhasedRun, cost, num_phases
 from benchmarks.report import Figure, main
+from benchmarks.smoke import SMALL_RUN
 from holdfast.application.handlers.record_ledger import RecordLedger
 
 if TYPE_CHECKING:
@@ -22,9 +23,16 @@ _LIMIT = 1.01
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the cost of a ledger in a file, and how much it recorded."""
     on_step, num_steps = RecordLedger.on_step, 0
+    pairs, length = (1, 2) if options.smoke else (options.pairs, options.steps)
+    expected = num_phases(pairs) // 2 * length
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [f"run.dir={folder}/run", "ledger=sqlite", "monitors=[jsonl]"]
-        phased = PhasedRun(overrides, options.steps, num_phases(options.pairs))
+        overrides = [
+            *(SMALL_RUN if options.smoke else ()),
+            f"run.dir={folder}/run",
+            "ledger=sqlite",
+            "monitors=[jsonl]",
+        ]
+        phased = PhasedRun(overrides, length, num_phases(pairs))
 
         def gated(ledger: RecordLedger, event: StepCompleted) -> None:
             nonlocal num_steps
@@ -38,13 +46,14 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         ratio = cost(phased.run())
     return [
         Figure(
-            f"time of a step with the ledger / without, median of {options.pairs} phases of {options.steps} steps "
-            "[95 % interval]",
+            f"time of a step with the ledger / without, median of {pairs} phases of {length} steps [95 % interval]",
             "{:.4f}x [{:.4f}, {:.4f}]".format(*ratio),
             f"<= {_LIMIT}x (the interval reaches it)",
             ratio[1] <= _LIMIT,
         ),
-        Figure("steps recorded in the ledger", f"{num_steps:,}"),
+        Figure(
+            "steps recorded in the ledger", f"{num_steps:,}", f"{expected:,}", num_steps == expected, is_equality=True
+        ),
     ]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.smoke import end_smoke
 from holdfast.adapters.shared.device.memory_gauge import peak_of_process
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
@@ -82,8 +83,26 @@ def _start_again() -> int:
     return peak_of_process()
 
 
+def compare() -> None:
+    """End the process if the ways do not compute the same loss, or a way's memory cannot be measured."""
+    network = _network(512, 32)
+    input_ids = torch.arange(64).reshape(2, 32)
+    losses = {}
+    for way in WAYS:
+        model = CausalLanguageModel(network)
+        choose_loss(model, "plain" if way == "plain" else "auto")
+        # transformers divides by the number of targets
+        losses[way] = float(_loss(model, way, input_ids)) * (31 / 32 if way == "huggingface" else 1.0)
+    furthest = max(abs(each / losses["plain"] - 1) for each in losses.values())
+    peaks = {way: peak_of_loss(way, vocabulary=512, width=32, tokens=64) for way in WAYS[:1]}
+    end_smoke([f"the losses differ by {furthest:.1e}: {losses}, {peaks}"] if furthest > 1e-5 else [])
+
+
 def main(arguments: list[str]) -> None:
-    """Print one figure for a child's arguments, or else the table."""
+    """Print one figure for a child's arguments, or else the table; ``--smoke`` only tries it."""
+    if arguments == ["--smoke"]:
+        compare()
+        return
     if arguments:
         print(measure(arguments[0], *map(int, arguments[1:])))
         return

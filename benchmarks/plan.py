@@ -67,13 +67,14 @@ def _run(*arguments: str, cwd: Path) -> str:
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the deviations of the plans of each configuration."""
     figures: list[Figure] = []
-    for name, words in CONFIGURATIONS.items():
+    last = ["run.budget.steps=10"] if options.smoke else []
+    for name, words in list(CONFIGURATIONS.items())[1 if options.smoke else 0 :]:
         found: list[tuple[float, float]] = []
-        for _ in range(options.pairs):
+        for _ in range(1 if options.smoke else options.pairs):
             with tempfile.TemporaryDirectory() as folder:
                 write_text(Path(folder) / "text.jsonl")
                 own = [f"data.path={folder}/text.jsonl", f"run.cache_dir={folder}/cache"]
-                found.append(planned_and_done([*_COMMON, *own, *words], Path(folder)))
+                found.append(planned_and_done([*_COMMON, *own, *words, *last], Path(folder)))
         figures += [_figure(f"{name}: {kind}", [pair[place] for pair in found], goal) for place, kind, goal in _KINDS]
     return figures
 

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 
 from benchmarks.report import Figure, interval_of_median, main
+from benchmarks.smoke import has_peer
 
 if TYPE_CHECKING:
     import argparse
@@ -185,14 +186,17 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     figures = []
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        write_corpus(home / "corpus")
-        ways: Mapping[str, Callable[[Path, Path, int], float]] = {
+        write_corpus(home / "corpus", **({"num_files": 2, "num_bytes": 20_000} if options.smoke else {}))
+        ways: dict[str, Callable[[Path, Path, int], float]] = {
             "`--part` in processes": seconds_of_parts,
-            "`--on ray`": seconds_on_ray,
         }
+        has_ray = has_peer("ray", is_smoke=options.smoke)
+        if has_ray:
+            ways["`--on ray`"] = seconds_on_ray
         for name, way in ways.items():
-            figures.append(_gain(home, name, partial(way, home), options.pairs))
-    figures.append(_memory())
+            figures.append(_gain(home, name, partial(way, home), 1 if options.smoke else options.pairs))
+    if has_ray:
+        figures.append(_memory((10, 100) if options.smoke else _UNITS))
     return figures
 
 
@@ -217,9 +221,9 @@ def _gain(home: Path, name: str, seconds_with: Callable[[Path, int], float], pai
     return Figure(title, f"{middle:.2f} [{low:.2f}, {high:.2f}]", f">= {_GOAL}", high >= _GOAL)
 
 
-def _memory() -> Figure:
-    few, many = (_child("units", str(number), num_cpus=2)["grown_bytes"] for number in _UNITS)
-    title = f"`--on ray`: growth of the coordinating process over {_UNITS[0]:,} and over {_UNITS[1]:,} empty units"
+def _memory(units: tuple[int, int]) -> Figure:
+    few, many = (_child("units", str(number), num_cpus=2)["grown_bytes"] for number in units)
+    title = f"`--on ray`: growth of the coordinating process over {units[0]:,} and over {units[1]:,} empty units"
     return Figure(title, f"{few / 2**20:.1f} and {many / 2**20:.1f} MiB", "within 20 MiB", abs(many - few) < 20 << 20)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.data.corpus import SHARED
 from benchmarks.report import Figure, interval_of_median, main
+from benchmarks.smoke import need
 from holdfast.adapters.data_source.formats.compression import unpacked
 from holdfast.adapters.transform.c4 import C4Transform
 from holdfast.adapters.transform.fineweb import FinewebTransform
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-_DOCUMENTS, _NOISE, _A_TURN = 10_000, 1_000, 220
+_DOCUMENTS, _NOISE, _FEW, _A_TURN = 10_000, 1_000, 20, 220
 _CHARACTERS = 1_250  # after which a paragraph ends a document
 _GOAL = 10
 _RULES: dict[str, RecordTransform] = {
@@ -59,11 +60,20 @@ _NAMES = {
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return for each kind of rules how many decisions differ, and the rates."""
-    texts = [*_real(options.documents), *noise(_NOISE)]
+    if options.smoke:
+        _apply_alone(noise(_FEW))
+        if options.oracle == sys.executable:
+            need("datatrove", is_smoke=True)
+    texts = [*noise(_FEW)] if options.smoke else [*_real(options.documents), *noise(_NOISE)]
     random.Random(0).shuffle(texts)  # noqa: S311 - the same order each time
     turns = [texts[first : first + _A_TURN] for first in range(0, len(texts), _A_TURN)]
     with _oracle(options.oracle) as oracle:
         return [figure for kind in _RULES for figure in _compared(kind, turns, oracle)]
+
+
+def _apply_alone(texts: Sequence[str]) -> None:
+    for rule in _RULES.values():
+        assert len(rule.apply([Record(text) for text in texts])) == len(texts)
 
 
 def noise(number: int) -> Sequence[str]:
@@ -147,7 +157,7 @@ def _compared(kind: str, turns: Sequence[Sequence[str]], oracle: subprocess.Pope
     middle, low, high = interval_of_median([ours / theirs for ours, theirs in rates])
     ours, theirs = (interval_of_median(values)[0] for values in zip(*rates, strict=True))
     return [
-        Figure(f"{kind}: decisions that differ, of {count}", str(len(different)), "0", not different),
+        Figure(f"{kind}: decisions that differ, of {count}", str(len(different)), "0", not different, is_equality=True),
         Figure(f"{kind}: documents a second, Holdfast", f"{ours:,.0f}"),
         Figure(f"{kind}: documents a second, datatrove", f"{theirs:,.0f}"),
         Figure(

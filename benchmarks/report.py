@@ -17,20 +17,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
+from benchmarks.smoke import NotPossibleError, add_smoke, end_smoke, say_skipped
+from benchmarks.stale import PAGE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row: what was measured, what came out, what the goal is and whether it is met (None: there is no goal)."""
+    """One row: what was measured, what came out, what the goal is and whether it is met (None: there is no goal).
+
+    ``is_equality`` says that results are compared, not times: such a goal holds in a small trial too.
+    """
 
     name: str
     value: str
     goal: str = ""
     is_met: bool | None = None
+    is_equality: bool = False
 
 
 def main(
@@ -41,15 +46,21 @@ def main(
     *,
     add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None,
 ) -> None:
-    """Run ``measure`` from the command line: print the table, ``--write`` it, ``--check`` it.
+    """Run ``measure`` from the command line: print the table, ``--write`` it, ``--check`` it, or try it by ``--smoke``.
 
     ``measure`` gets the options, with those of ``add_options``.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     parser.add_argument("--check", action="store_true", help="exit 1 naming each figure that falls short of its goal")
+    add_smoke(parser)
     add_options(parser)
     options = parser.parse_args()
+    if options.smoke:
+        if options.write or options.check:
+            parser.error("--smoke measures nothing, so it takes neither --write nor --check")
+        _try(measure, options)
+        return
     figures = measure(options)
     section = _section(name, description, figures, packages)
     print(section)
@@ -60,6 +71,16 @@ def main(
         for figure in short:
             print(f"falls short: {figure.name} is {figure.value}, goal {figure.goal}", file=sys.stderr)
         sys.exit(1)
+
+
+def _try(measure: Callable[[argparse.Namespace], Sequence[Figure]], options: argparse.Namespace) -> None:
+    try:
+        figures = measure(options)
+    except NotPossibleError as error:
+        say_skipped(error)
+        return
+    different = [figure for figure in figures if figure.is_equality and figure.is_met is False]
+    end_smoke([f"not equal: {figure.name} is {figure.value}, goal {figure.goal}" for figure in different])
 
 
 def interval_of_median(values: Sequence[float], *, seed: int = 0) -> tuple[float, float, float]:

@@ -22,6 +22,8 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.smoke import SMALL_RUN, add_smoke, end_smoke, has_peer, say_skipped
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -59,11 +61,14 @@ def main() -> int:
     """Take the pictures; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=Path("docs"), help="the folder of the pictures (docs)")
-    folder = parser.parse_args().output.absolute()
+    add_smoke(parser)
+    options = parser.parse_args()
+    if options.smoke:
+        _try()
+        return 0
+    folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as room:
-        os.chdir(room)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    with _room():
         _take_terminal(folder / "run.svg")
         run, other = Path("runs/default"), Path("runs/lower-rate")
         shutil.rmtree(run)
@@ -78,25 +83,58 @@ def main() -> int:
     return 0
 
 
+def _try() -> None:
+    """Draw the terminal of a small run, and take pictures of its pages, as far as what they need is installed."""
+    small = (*SMALL_RUN, "run.name=default", "run.budget.steps=2")
+    run, made = Path("runs/default"), ["report.html"]
+    with _room() as folder:
+        if shutil.which("tmux"):
+            _take_terminal(folder / "run.svg", *small)
+            made.append("run.svg")
+        else:
+            say_skipped("tmux is not installed")
+            _command("train", *small)
+        _command("report", str(run), "--output", "report.html")
+        if not any(map(shutil.which, _BROWSERS)):
+            say_skipped("Chromium is not installed")
+        elif all(has_peer(package, is_smoke=True) for package in ("playwright", "starlette")):
+            _take([Picture("report", Path("report.html").absolute().as_uri(), "light", 1200, 1000)], folder)
+            _take_served("watch", [run], [_page()], folder)
+            made += ["report.png", "page.png"]
+        missing = [name for name in made if not (folder / name).exists()]
+    end_smoke([f"{name} was not made" for name in missing])
+
+
+@contextmanager
+def _room() -> Iterator[Path]:
+    """Work in a new folder within the block; give the folder."""
+    with tempfile.TemporaryDirectory() as room:
+        os.chdir(room)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        yield Path(room)
+        os.chdir(_ROOT)
+
+
 def _page(
     end: str = "", scheme: str = "light", *, width: int = 1200, name: str = "page", prompt: str | None = None
 ) -> Picture:
     return Picture(f"{name}{end}", "", scheme, width, 900 if width > _NARROW else 860, prompt)
 
 
-def _take_terminal(path: Path) -> None:
-    """Train the default run in a terminal of its own, and draw the screen at its end."""
+def _take_terminal(path: Path, *words: str) -> None:
+    """Train the default run, with ``words``, in a terminal of its own, and draw the screen at its end."""
     from rich.console import Console
     from rich.text import Text
 
     if shutil.which("tmux") is None:
         sys.exit("tmux, which draws the terminal, is missing: install the package tmux")
+    command = " ".join((_PYTHON, "train", *words))
     server = ["tmux", "-L", f"pictures-{os.getpid()}"]
     size = ["-x", str(_COLUMNS), "-y", str(_LINES)]
     shell = f"PS1='$ ' PATH={Path(sys.executable).parent}:$PATH exec bash --norc --noprofile"
     subprocess.run([*server, "new-session", "-d", *size, shell], check=True)
     try:
-        subprocess.run([*server, "send-keys", f"clear; {_PYTHON} train", "Enter"], check=True)
+        subprocess.run([*server, "send-keys", f"clear; {command}", "Enter"], check=True)
         screen, deadline = "", time.monotonic() + _SECONDS_TO_TRAIN
         while not re.search(r"^try next:[^$]*\n\$", screen, re.MULTILINE):
             if time.monotonic() > deadline:
@@ -108,7 +146,7 @@ def _take_terminal(path: Path) -> None:
         subprocess.run([*server, "kill-server"], check=False)
     lines = colored.stdout.rstrip().rstrip("$").rstrip().splitlines()
     console = Console(record=True, width=_COLUMNS, file=StringIO())
-    console.print(Text.from_ansi("\n".join([f"$ {_PYTHON} train", *lines])))
+    console.print(Text.from_ansi("\n".join([f"$ {command}", *lines])))
     console.save_svg(str(path), title="Holdfast")
     print(path)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 import psutil
 
 from benchmarks.report import Figure, interval_of_median, main
+from benchmarks.smoke import SMALL_RUN, need
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.suite_process import EvaluateProcess
@@ -19,6 +20,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import StepCompleted
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from holdfast.bootstrap.run import Run
@@ -45,25 +47,26 @@ metric_list: [{{metric: acc}}]
 class Blocks:
     """The seconds of the steps of a run, in blocks with the evaluation and with it suspended, in turn."""
 
-    def __init__(self, process: EvaluateProcess, run: Run) -> None:
+    def __init__(self, process: EvaluateProcess, run: Run, pairs: int, length: int) -> None:
         self._process = process
         self._run = run
+        self._pairs, self._length = pairs, length
         self._last = 0.0
-        self._steps = -BLOCK  # the first ones warm up
-        self._seconds: list[list[float]] = [[] for _ in range(2 * PAIRS)]
+        self._steps = -length  # the first ones warm up
+        self._seconds: list[list[float]] = [[] for _ in range(2 * pairs)]
 
     def __call__(self, _: StepCompleted) -> None:
         """Count a step, and suspend or resume the evaluation at the end of a block."""
-        block, number = divmod(self._steps, BLOCK)
-        if 0 <= block < 2 * PAIRS and number:  # the first of a block meets the change
+        block, number = divmod(self._steps, self._length)
+        if 0 <= block < 2 * self._pairs and number:  # the first of a block meets the change
             self._seconds[block].append(time.perf_counter() - self._last)
         self._steps += 1
-        if self._steps % BLOCK == 0:
-            self._change(self._steps // BLOCK)
+        if self._steps % self._length == 0:
+            self._change(self._steps // self._length)
         self._last = time.perf_counter()
 
     def _change(self, block: int) -> None:
-        if block == 2 * PAIRS:
+        if block == 2 * self._pairs:
             self._run.request_stop("all was measured")
             return
         if self._process.outcome() is not None:
@@ -77,7 +80,7 @@ class Blocks:
         means = [sum(block) / len(block) for block in self._seconds]
         return [
             means[block + (not _has_evaluation(block))] / means[block + _has_evaluation(block)]
-            for block in range(0, 2 * PAIRS, 2)
+            for block in range(0, 2 * self._pairs, 2)
         ]
 
 
@@ -86,12 +89,15 @@ def _has_evaluation(block: int) -> bool:
     return block % 4 in (0, 3)
 
 
-def measure(_: object) -> Sequence[Figure]:
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return how much longer a step takes beside an evaluation, as a median over pairs of blocks."""
+    need("lm_eval", is_smoke=options.smoke)
+    pairs, length, examples = (1, 2, 2_000) if options.smoke else (PAIRS, BLOCK, _EXAMPLES)
+    small = SMALL_RUN if options.smoke else ()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_task(folder / "tasks")
-        tasks = [f"evaluation.harness.tasks={folder / 'tasks'}"]
+        _write_task(folder / "tasks", examples)
+        tasks = [*small, f"evaluation.harness.tasks={folder / 'tasks'}"]
         build(_settings(folder, "evaluated", 1, tasks)).run()
         trust = {"evaluation.harness.tasks": str(folder / "tasks")}
         process = EvaluateProcess(folder / "evaluated", ["own_words"], device="cpu", timeout_seconds=1e6, trust=trust)
@@ -99,8 +105,8 @@ def measure(_: object) -> Sequence[Figure]:
         process.start(step)
         try:
             _wait_until_it_evaluates(process, RunLayout(folder / "evaluated").suites / "log.txt")
-            run = build(_settings(folder, "measured", (2 * PAIRS + 3) * BLOCK, []))
-            blocks = Blocks(process, run)
+            run = build(_settings(folder, "measured", (2 * pairs + 3) * length, small))
+            blocks = Blocks(process, run, pairs, length)
             run.subscribe(StepCompleted, blocks)
             run.run()
         finally:
@@ -109,7 +115,7 @@ def measure(_: object) -> Sequence[Figure]:
             process.stop()
     middle, low, high = interval_of_median(blocks.ratios())
     text = f"{middle:.3f}x [{low:.3f}, {high:.3f}]"
-    name = f"time of a step beside an evaluation / without, median of {PAIRS} pairs [95 % interval]"
+    name = f"time of a step beside an evaluation / without, median of {pairs} pairs [95 % interval]"
     return [Figure(name, text, f"<= {_ALLOWED}x (the interval reaches it)", low <= _ALLOWED)]
 
 
@@ -119,11 +125,11 @@ def _settings(folder: Path, name: str, steps: int, more: Sequence[str]) -> Train
     return load_settings([], [*own, *quiet, "optimizer.device=cpu", *more], {}).settings
 
 
-def _write_task(folder: Path) -> None:
+def _write_task(folder: Path, number_of_examples: int) -> None:
     folder.mkdir()
     examples = folder / "examples.jsonl"
     with examples.open("w", encoding="utf-8") as file:
-        for number in range(_EXAMPLES):
+        for number in range(number_of_examples):
             file.write(json.dumps({"question": f"is {number} more than {number // 2}?", "answer": 0}) + "\n")
     (folder / "own.yaml").write_text(_TASK.format(examples=examples), encoding="utf-8")
 

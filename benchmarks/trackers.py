@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from benchmarks.phases import PhasedRun, cost, num_phases
 from benchmarks.report import Figure, main
+from benchmarks.smoke import SMALL_RUN, has_peer
 from benchmarks.turns import Answers, Contender, end_with_parent
 from holdfast.application.monitoring.monitor_thread import MonitorThread
 
@@ -82,6 +83,8 @@ class TrackedRun:
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures of a run with all trackers that are installed, and of one whose tracker hangs."""
+    if options.smoke:
+        options.pairs, options.steps = 1, 2
     return [
         *_figures("all trackers", _TRACKERS, options, _BEGIN_SECONDS),
         *_figures("trackers whose server never answers", _HANGING, options, 1.0),
@@ -92,6 +95,9 @@ def _figures(
     name: str, trackers: Mapping[str, tuple[str, str]], options: argparse.Namespace, seconds_to_begin: float
 ) -> Sequence[Figure]:
     kinds = [kind for kind, (package, _) in trackers.items() if find_spec(package)]
+    if options.smoke:
+        for package, _ in trackers.values():
+            has_peer(package, is_smoke=True)
     phases = num_phases(options.pairs)
     # of the server: the system accepts, and nobody answers
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
@@ -99,7 +105,11 @@ def _figures(
         settings = {kind: trackers[kind][1].format(folder=folder, hole=hole) for kind in kinds}
         sections = [f"{{kind: {kind}, {settings[kind]}}}" if settings[kind] else kind for kind in kinds]
         plan = {
-            "overrides": [f"run.dir={folder}/run", f"monitors=[jsonl, {', '.join(sections)}]"],
+            "overrides": [
+                *(SMALL_RUN if options.smoke else ()),
+                f"run.dir={folder}/run",
+                f"monitors=[jsonl, {', '.join(sections)}]",
+            ],
             "length": options.steps,
             "phases": phases,
             "kinds": kinds,

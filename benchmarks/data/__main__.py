@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.data.child import stay_here
 from benchmarks.data.corpus import LENGTH, ROWS, SHARED, build_corpus
 from benchmarks.data.hashing import measure_hashing
 from benchmarks.data.limits import measure_growth, measure_resume, measure_s3
@@ -14,6 +15,7 @@ from benchmarks.data.plan import Plan
 from benchmarks.data.speed import check_equal, measure_cached, measure_raw
 from benchmarks.data.validation import measure_validation
 from benchmarks.report import main
+from benchmarks.smoke import has_peer, need
 
 if TYPE_CHECKING:
     import argparse
@@ -53,31 +55,37 @@ GROUPS: Mapping[str, Callable[[Plan], Sequence[Figure]]] = {
     "growth": measure_growth,
     "s3": measure_s3,
 }
+_NEEDED = ("datasets", "gigatoken", "tiktoken")
+_PEERS = {"cached": "litdata", "s3": "obstore"}
 
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures of the groups that ``options`` ask for."""
-    if options.write and (options.only or options.quick):
-        message = "--write puts down the whole table, so it takes neither --only nor --quick"
+    if options.write and options.only:
+        message = "--write puts down the whole table, so it does not take --only"
         raise SystemExit(message)
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
-        if options.quick:
-            corpus = build_corpus(Path(folder), copies=2, share=0.1)
-            plan = Plan(corpus, rounds=1, factors=(1, 2))
+        if options.smoke:
+            for package in _NEEDED:
+                need(package, is_smoke=True)
+            plan = Plan(build_corpus(Path(folder), copies=2, share=0.05), rounds=1, factors=(1, 2))
         else:
             plan = Plan(build_corpus(Path(folder), copies=_COPIES), factors=_GROWTH)
         figures = list(check_equal(plan))
+        if options.smoke:
+            stay_here()
         for name, measure_group in GROUPS.items():
-            if options.only in (None, name):
+            peer = _PEERS.get(name)
+            is_possible = peer is None or has_peer(peer, is_smoke=options.smoke)
+            if options.only in (None, name) and is_possible:
                 print(f"measuring {name}", file=sys.stderr)
                 figures += measure_group(plan)
     return figures
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let one group be measured, or all of them quickly."""
+    """Let one group be measured."""
     parser.add_argument("--only", choices=GROUPS, help="measure one group")
-    parser.add_argument("--quick", action="store_true", help="little text, one round: does it work")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from holdfast.bootstrap.process.library_environment import set_library_defaults
 
@@ -19,8 +20,21 @@ if TYPE_CHECKING:
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "LITDATA_DISABLE_VERSION_CHECK": "1"}
 
 
+_stays = False
+
+
+def stay_here() -> None:
+    """Let ``measure_apart`` work in this process from now on, which is quick and no measurement."""
+    global _stays  # noqa: PLW0603  of the process
+    _stays = True
+    os.environ.update(_OFFLINE)
+
+
 def measure_apart(task: str, environment: Mapping[str, str] | None = None, /, **arguments: object) -> dict[str, Any]:
     """Call ``task``, ``module.function`` of this package, in a new process; return what it returns."""
+    if _stays:
+        with patch.dict(os.environ, environment or {}):
+            return _call(task, arguments)
     command = [sys.executable, "-m", "benchmarks.data.child", task, json.dumps(arguments)]
     done = subprocess.run(
         command,
@@ -34,6 +48,12 @@ def measure_apart(task: str, environment: Mapping[str, str] | None = None, /, **
         message = f"{task} failed with {arguments}:\n{done.stderr[-4000:]}"
         raise SystemExit(message)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _call(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    module, _, function = task.partition(".")
+    found: dict[str, Any] = getattr(importlib.import_module(f"benchmarks.data.{module}"), function)(**arguments)
     return found
 
 
@@ -60,6 +80,4 @@ def _status(name: str) -> int:
 
 if __name__ == "__main__":
     set_library_defaults()  # as the command line does
-    module, _, function = sys.argv[1].partition(".")
-    result = getattr(importlib.import_module(f"benchmarks.data.{module}"), function)(**json.loads(sys.argv[2]))
-    print("\n" + json.dumps(result))
+    print("\n" + json.dumps(_call(sys.argv[1], json.loads(sys.argv[2]))))

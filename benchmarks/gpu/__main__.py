@@ -82,10 +82,7 @@ class _Course:
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures; without a GPU the rows of the table without them."""
-    if options.tiny:
-        if options.write:
-            message = "--write puts down figures of a GPU, so it does not take --tiny"
-            raise SystemExit(message)
+    if options.smoke:
         return _measure_all((TINY,), options.ways, _Course("cpu", peak=None, memory=140 << 30, seconds=options.seconds))
     sizes = [size for size in SIZES if size.name in options.sizes]
     if not torch.cuda.is_available():
@@ -98,8 +95,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let all be tried without a GPU, and bound how long it takes."""
-    parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, few steps: does it work")
+    """Let some models and programs be measured, and bound how long it takes."""
     parser.add_argument("--seconds", type=float, default=3600, help="begin no way after so many (default: 3600)")
     sizes = [size.name for size in SIZES]
     parser.add_argument("--sizes", nargs="+", default=sizes, choices=sizes, help="models to train (default: all)")
@@ -205,6 +201,7 @@ def _rows(size: Size, found: Mapping[str, list[Turn] | str], peak: float | None)
             ", ".join(f"{name} {distance:.0e}" for name, distance in far.items()) or NOT_MEASURED,
             f"<= {_SAME:.0e}",
             all(distance <= _SAME for distance in far.values()) if far else None,
+            is_equality=True,
         ),
     ]
 

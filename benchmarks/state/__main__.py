@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from benchmarks.report import Figure
 
 _GIGABYTES, _ROUNDS, _CLOSE_ROUNDS = 0.85, 11, 21
+_SMALL_GIGABYTES = 0.03
 _ROWS, _LENGTH, _PERIOD, _PERIODS = 2, 512, 50, 11
 _SLOW_SECONDS = 0.2
-_TINY_PERIOD, _TINY_SECONDS = 50, 0.001
+_SMALL_PERIOD, _SMALL_SECONDS = 50, 0.001
+_REST = 3.0  # seconds
 
 DESCRIPTION = (
     f"The saved state is the weights of a Llama and the two moments of AdamW in fp32, {_GIGABYTES} GB. The benchmark "
@@ -65,6 +67,8 @@ OVERHEAD = "overhead"
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures of the groups that ``options`` ask for."""
+    if options.smoke:
+        options.gigabytes = _SMALL_GIGABYTES
     is_whole = options.gigabytes == _GIGABYTES
     if options.write and (options.only or not is_whole):
         message = "--write puts down the whole table, so it takes neither --only nor --gigabytes"
@@ -103,16 +107,16 @@ def _measure_groups(folder: Path, gigabytes: float, only: str | None, *, is_whol
             print(f"measuring {name}", file=sys.stderr)
             room = folder / name
             room.mkdir()
-            figures += measure_group(Plan(material, room, rounds if is_whole else 1))
+            figures += measure_group(Plan(material, room, rounds if is_whole else 1, _REST if is_whole else 0.0))
     return figures
 
 
 def _training(folder: Path, *, is_whole: bool) -> Training:
-    from benchmarks.train.__main__ import _QUICK, _WHOLE
+    from benchmarks.train.__main__ import _SMALL, _WHOLE
     from benchmarks.train.material import prepare as prepare_text
 
-    period, periods, slow = (_PERIOD, _PERIODS, _SLOW_SECONDS) if is_whole else (_TINY_PERIOD, 1, _TINY_SECONDS)
-    scale = _WHOLE if is_whole else _QUICK
+    period, periods, slow = (_PERIOD, _PERIODS, _SLOW_SECONDS) if is_whole else (_SMALL_PERIOD, 1, _SMALL_SECONDS)
+    scale = _WHOLE if is_whole else _SMALL
     length = _LENGTH if is_whole else scale.length
     room = folder / OVERHEAD
     room.mkdir()

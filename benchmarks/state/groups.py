@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-_REST = 3.0  # seconds
 _MEETS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge}
 
 ASYNC_SAVES = ("async_save", "async_save, staged in a thread")
@@ -24,11 +23,12 @@ ASYNC_SAVES = ("async_save", "async_save, staged in a thread")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The state below ``material``, room for what ways write in ``folder``, and how many rounds count."""
+    """The state below ``material``, room for what ways write in ``folder``, how many rounds count, and the pause."""
 
     material: Path
     folder: Path
     rounds: int
+    rest: float
 
 
 Answers = dict[str, list[dict[str, Any]]]
@@ -130,10 +130,10 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, saved_
             for way in _order(ways, turn):
                 if saved_by not in commands:
                     way.ask(saved_by)  # anew, as how fast a file is read depends on where the disk has put it
-                    time.sleep(_REST)
+                    time.sleep(plan.rest)
                 for command in commands:
                     way.ask(command)
-                    time.sleep(_REST)
+                    time.sleep(plan.rest)
                     found[command][way.name].append(way.ask(command))
     return found
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.report import Figure, interval_of_median, main
+from benchmarks.smoke import SMALL_RUN
 from benchmarks.survival.runs import Plan, Record, on_a_quiet_machine, on_a_slow_disk
 from benchmarks.turns import Contender
 from holdfast.bootstrap.process.library_environment import set_library_defaults
@@ -21,21 +22,11 @@ if TYPE_CHECKING:
 
 _ROUNDS = 5
 _TURN = 2  # steps
-_WHOLE, _QUICK = (12, 40, 28), (6, 14, 8)
+_WHOLE, _SHORT = (12, 40, 28), (4, 4, 4)
 _CHARACTERS_PER_TOKEN = 3.0
 _SUPPLIED = 0.25  # of what training takes that one reader of the slow disk gets: two readers feed half of it
 _SOON = 10  # steps
 _FELT = 1.25  # of a usual step: what is read ahead covers for a slow disk until then
-
-_SMALL = (
-    "model.config.hidden_size=64",
-    "model.config.intermediate_size=128",
-    "model.config.num_hidden_layers=2",
-    "model.config.num_attention_heads=4",
-    "model.config.num_key_value_heads=2",
-    "tokenizer.vocabulary_size=512",
-    "data.sequence_length=256",
-)
 
 DESCRIPTION = (
     "The default run on a CPU, without evaluations, on 120 texts from the Python library. Each run has a quiet "
@@ -60,13 +51,10 @@ Pair = tuple[Record, Record]
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures of all three machines."""
-    if options.write and options.quick:
-        message = "--write puts down the whole measurement, so it does not take --quick"
-        raise SystemExit(message)
-    rounds = 1 if options.quick else _ROUNDS
+    rounds = 1 if options.smoke else _ROUNDS
     set_library_defaults()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
-        plan = Plan(*(_QUICK if options.quick else _WHOLE), Path(folder), _SMALL if options.quick else ())
+        plan = Plan(*(_SHORT if options.smoke else _WHOLE), Path(folder), SMALL_RUN if options.smoke else ())
         first = replace(plan, quiet=2, disturbed=0, after=0)  # makes the tokenizer and warms up
         on_a_quiet_machine(first, is_managed=False)
         quiet = [_in_turns("quiet", number, plan) for number in range(rounds)]
@@ -75,11 +63,6 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         slow = [_one_by_one(number, plan, rate) for number in range(rounds)]
         hog = [_in_turns("memory hog", number, plan) for number in range(rounds)]
     return [*_slow_figures(plan, slow), *_hog_figures(plan, hog), *_quiet_figures(plan, quiet)]
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let a short round be run."""
-    parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
 
 
 def _in_turns(scene: str, number: int, plan: Plan) -> Pair:
@@ -114,7 +97,9 @@ def _slow_figures(plan: Plan, pairs: Sequence[Pair]) -> list[Figure]:
     )
     recovered = [_steps_to_recover(plan, managed) for managed, _ in pairs]
     return [
-        Figure("slow disk: largest difference of a step's loss", f"{furthest:.0f}", "0", furthest == 0.0),
+        Figure(
+            "slow disk: largest difference of a step's loss", f"{furthest:.0f}", "0", furthest == 0.0, is_equality=True
+        ),
         _rate("slow disk", plan, pairs, at_least=1.2),
         _first_change("slow disk: steps from the first that is slower", plan, pairs, _step_that_felt_it),
         Figure(
@@ -203,4 +188,4 @@ def _steps_to_recover(plan: Plan, record: Record) -> int:
 
 
 if __name__ == "__main__":
-    main("survival", DESCRIPTION, measure, ("torch", "transformers", "psutil", "numpy"), add_options=add_options)
+    main("survival", DESCRIPTION, measure, ("torch", "transformers", "psutil", "numpy"))

@@ -43,7 +43,7 @@ class _Scale:
 
 
 _WHOLE = _Scale(pairs=25, vocabulary=8192, length=512, rows=8, width=384, layers=6)
-_QUICK = _Scale(pairs=2, vocabulary=512, length=64, rows=2, width=192, layers=1)
+_SMALL = _Scale(pairs=1, vocabulary=512, length=64, rows=2, width=192, layers=1)
 _LOSS = {"vocabulary": 128_000, "width": 256, "tokens": 4096}
 
 DESCRIPTION = (
@@ -63,10 +63,7 @@ DESCRIPTION = (
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures."""
-    if options.write and options.quick:
-        message = "--write puts down the whole table, so it does not take --quick"
-        raise SystemExit(message)
-    scale = _QUICK if options.quick else _WHOLE
+    scale = _SMALL if options.smoke else _WHOLE
     precision, _ = choose_precision("auto", "cpu")
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
         rows = scale.rows * (WARM_UP + scale.pairs)
@@ -79,15 +76,10 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
             figures += measure_documents(contest)
         except WayEndedError as error:
             raise SystemExit(str(error)) from error
-    if not options.quick:
+    if not options.smoke:
         print("measuring memory", file=sys.stderr)
         figures += _measure_memory()
     return figures
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let all be tried quickly."""
-    parser.add_argument("--quick", action="store_true", help="a tiny model, few rounds, no memory: does it work")
 
 
 def _measure_memory() -> Sequence[Figure]:
@@ -100,4 +92,4 @@ def _measure_memory() -> Sequence[Figure]:
 
 
 if __name__ == "__main__":
-    main("train", DESCRIPTION, measure, ("torch", "transformers", "accelerate", "numpy"), add_options=add_options)
+    main("train", DESCRIPTION, measure, ("torch", "transformers", "accelerate", "numpy"))

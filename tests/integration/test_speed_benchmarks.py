@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,14 +10,13 @@ from benchmarks.gpu.sizes import SIZES
 from benchmarks.train.turns import Turn, Way
 from benchmarks.turns import WayEndedError
 
-ROOT = Path(__file__).parents[2]
 BY_NAME = {size.name: size for size in SIZES}
 
 
 def test_without_a_gpu_nothing_is_claimed(monkeypatch, capsys):
     """Where there is no CUDA device, every row says so and no goal counts as met or missed."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    figures = gpu.measure(Namespace(tiny=False, write=True, seconds=1, sizes=list(BY_NAME), ways=gpu.NAMES))
+    figures = gpu.measure(Namespace(smoke=False, seconds=1, sizes=list(BY_NAME), ways=gpu.NAMES))
     assert {figure.value for figure in figures} == {gpu.NOT_MEASURED}
     assert {figure.is_met for figure in figures} == {None}
     assert all(any(size.name in figure.name for figure in figures) for size in SIZES)
@@ -63,21 +59,3 @@ def test_a_way_that_fails_says_what_it_wrote_last():
     """The error of a process that trains reaches the one that measures."""
     with pytest.raises(WayEndedError, match="no_such_section"):
         Way("bare", ["no_such_section.value=1"], steps=1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("command", [("gpu", "--tiny"), ("train", "--quick")])
-def test_a_tiny_model_goes_the_whole_way_on_a_cpu(command):
-    """All ways train, their losses agree and the table is printed."""
-    module, option = command
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", option],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"## {module}" in done.stdout
-    assert done.stdout.count("holdfast / ") >= 3

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +9,6 @@ from benchmarks.state.files import SlowFiles, make_durable, read_raw, touched_bu
 from benchmarks.state.material import build_torch, build_trainable, captured_tensors, digest, prepare, spoil, tensors_of
 from benchmarks.state.overhead import Training
 from holdfast.adapters.shared.files.file_operations import FileOperations
-
-ROOT = Path(__file__).parents[2]
 
 
 class Way:
@@ -114,23 +109,6 @@ def test_a_run_that_does_not_save_in_time_does_not_count(tmp_path):
     late[1]["saves"], late[2]["saves"] = [], late[1]["saves"]
     with pytest.raises(SystemExit, match="longer than its 2 steps"):
         overhead._figures(training, "run with saves", late)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("group", ["stall", "write", "encrypted", "save", "restore", "overhead"])
-def test_a_little_state_goes_the_whole_way(group):
-    """Every way of a group starts, keeps its bits and takes its turn, and the table is printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.state", "--gigabytes", "0.03", "--only", group],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "## state" in done.stdout
-    assert done.stdout.count("| yes |") + done.stdout.count("| no |") >= 1
 
 
 def test_ways_begin_and_follow_each_other_in_turn():
