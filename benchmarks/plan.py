@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the deviations of the plans of each configuration."""
     figures: list[Figure] = []
     last = ["run.budget.steps=10"] if options.smoke else []
-    for name, words in list(CONFIGURATIONS.items())[1 if options.smoke else 0 :]:
+    for name, words in list(CONFIGURATIONS.items())[-1 if options.smoke else 0 :]:
         found: list[tuple[float, float]] = []
         for _ in range(1 if options.smoke else options.pairs):
             with tempfile.TemporaryDirectory() as folder:

@@ -29,9 +29,7 @@ PATHS = {
 }
 """By section the code whose changes may change its figures."""
 
-_SECTION = re.compile(
-    r"^## (\w+)\n(?:(?!## ).*\n)*?- date: .*, on commit (\w+)\n(?:- since then: .*\n)?", re.MULTILINE
-)
+_SECTION = re.compile(r"^## (\w+)\n(?:(?!## ).*\n)*?- date: .*, on commit (\w+)\n(?:- since then: .*\n)?", re.MULTILINE)
 _LINE = re.compile(r"^- since then: .*\n", re.MULTILINE)
 
 

@@ -107,7 +107,8 @@ def _measure_groups(folder: Path, gigabytes: float, only: str | None, *, is_whol
             print(f"measuring {name}", file=sys.stderr)
             room = folder / name
             room.mkdir()
-            figures += measure_group(Plan(material, room, rounds if is_whole else 1, _REST if is_whole else 0.0))
+            plan = Plan(material, room, rounds, _REST) if is_whole else Plan(material, room, 1, 0.0, stays=True)
+            figures += measure_group(plan)
     return figures
 
 

@@ -7,7 +7,7 @@ import statistics
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from benchmarks.report import Figure, interval_of_median
 from benchmarks.turns import Contender
@@ -23,12 +23,37 @@ ASYNC_SAVES = ("async_save", "async_save, staged in a thread")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The state below ``material``, room for what ways write in ``folder``, how many rounds count, and the pause."""
+    """The state below ``material``, room for what ways write in ``folder``, how many rounds count, and the pause.
+
+    Ways that ``stays`` share this process, which is quick and no measurement.
+    """
 
     material: Path
     folder: Path
     rounds: int
     rest: float
+    stays: bool = False
+
+
+class Way(Protocol):
+    """A way of keeping the state that answers commands."""
+
+    name: str
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """Let it do ``command``; return what it found."""
+        ...
+
+
+@final
+class _WayHere(Way):
+    def __init__(self, name: str, way: object) -> None:
+        self.name = name
+        self._way = way
+
+    def ask(self, command: str) -> dict[str, Any]:
+        found: dict[str, Any] = getattr(self._way, command)()
+        return found
 
 
 Answers = dict[str, list[dict[str, Any]]]
@@ -123,8 +148,7 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, saved_
         ways = []
         for name in names:
             folder = plan.folder / f"{saved_by}-{name}".replace(" ", "-").replace(",", "")
-            told = {"material": str(plan.material), "folder": str(folder)}
-            ways.append(stack.enter_context(Contender("benchmarks.state.child", name, told)))
+            ways.append(_open(plan, name, folder, stack))
         _prove(ways, saved_by)
         for turn in range(plan.rounds):
             for way in _order(ways, turn):
@@ -138,14 +162,23 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, saved_
     return found
 
 
-def _order(ways: Sequence[Contender], turn: int) -> Sequence[Contender]:
+def _open(plan: Plan, name: str, folder: Path, stack: ExitStack) -> Way:
+    if plan.stays:
+        from benchmarks.state.ways import WAYS
+
+        return _WayHere(name, WAYS[name](plan.material, folder))
+    told = {"material": str(plan.material), "folder": str(folder)}
+    return stack.enter_context(Contender("benchmarks.state.child", name, told))
+
+
+def _order(ways: Sequence[Way], turn: int) -> Sequence[Way]:
     """Return the order of a round: another begins each time, and three ways follow each other equally often."""
     first = turn % len(ways)
     order = [*ways[first:], *ways[:first]]
     return order[::-1] if turn // len(ways) % 2 else order
 
 
-def _prove(ways: Sequence[Contender], saved_by: str) -> None:
+def _prove(ways: Sequence[Way], saved_by: str) -> None:
     """Save the state, change it, restore it: raise ``SystemExit`` if a bit differs, or between ways."""
     whole = {way.name: way.ask("digest")["digest"] for way in ways}
     if len(set(whole.values())) > 1:

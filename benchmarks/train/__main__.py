@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
         rows = scale.rows * (WARM_UP + scale.pairs)
         material = prepare(Path(folder), vocabulary=scale.vocabulary, length=scale.length, rows=rows)
-        contest = Contest(material, scale.overrides, pairs=scale.pairs, precision=precision)
+        contest = Contest(material, scale.overrides, pairs=scale.pairs, precision=precision, is_trial=options.smoke)
         try:
             print("measuring rows", file=sys.stderr)
             figures = [*measure_speed(contest)]

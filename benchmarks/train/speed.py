@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.train.turns import Turn
 
 WARM_UP = 3
+_PROGRAMS = ("holdfast", "bare", "trainer")
 _LONG = 20_000  # steps of the run whose first ones are timed: long enough for what Holdfast does in long runs
 _SAME = 1e-6  # a step's loss of a bare loop and of Holdfast, relative, in fp32
 _ROUNDED = 1e-2  # a loss of Trainer and of Holdfast, relative, in bf16
@@ -34,12 +35,18 @@ RUN = (
 
 @final
 class Contest:
-    """Ways that train one model, described by ``overrides``, for ``pairs`` rounds after a warm-up."""
+    """Ways that train one model, described by ``overrides``, for ``pairs`` rounds after a warm-up.
 
-    def __init__(self, material: Material, model: Sequence[str], *, pairs: int, precision: str) -> None:
+    A trial (``is_trial``) trains in fp32 only.
+    """
+
+    def __init__(
+        self, material: Material, model: Sequence[str], *, pairs: int, precision: str, is_trial: bool = False
+    ) -> None:
+        self.is_trial = is_trial
         self.material = material
         self.pairs = pairs
-        self.precision = precision
+        self.precision = "fp32" if is_trial else precision
         self._overrides = (*model, *RUN, "optimizer.device=cpu")
 
     def rounds(self, names: Sequence[str], *, documents: bool = False, exact: bool = False) -> Mapping[str, list[Turn]]:
@@ -66,12 +73,13 @@ class Contest:
 
 def measure_speed(contest: Contest) -> Sequence[Figure]:
     """Measure Holdfast against both, on rows that one document fills; the losses are compared first."""
-    exact = contest.rounds(("holdfast", "bare"), exact=True)
+    turns = contest.rounds(_PROGRAMS) if contest.is_trial else {}
+    exact = turns or contest.rounds(_PROGRAMS[:2], exact=True)
     distance = furthest(exact["holdfast"], exact["bare"])
     if distance > _SAME:
         message = f"the loops do not compute the same, so their times do not compare: losses differ by {distance:.1e}"
         raise SystemExit(message)
-    turns = contest.rounds(("holdfast", "bare", "trainer"))
+    turns = turns or contest.rounds(_PROGRAMS)
     first = furthest(turns["holdfast"][:1], turns["trainer"][:1])
     if first > _ROUNDED:
         message = f"Trainer does not compute the same, so its times do not compare: first losses differ by {first:.1e}"
