@@ -104,6 +104,6 @@ def test_an_adapter_that_lacks_methods_of_its_port(home):
     settings = [setting for setting in tiny(folder) if not setting.startswith(("data.kind", "data.path"))]
     process = run_here("train", *settings, "run.name=x", "data.kind=ours", cwd=folder)
     assert process.returncode == 2
-    assert "the package failing-extra 2.5, lacks bytes_read, expect, " in process.stderr
+    assert "the package failing-extra 2.5, lacks bytes_read, confirming, expect, " in process.stderr
     assert "holdfast.ports.basic" in process.stderr
     assert "Traceback" not in process.stderr
