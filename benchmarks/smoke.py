@@ -98,6 +98,8 @@ def try_all() -> int:
             line = f"failed: it took longer than {_SECONDS} s"
         else:
             line = outcome(done)
+            if done.returncode:
+                print(done.stderr[-4000:], file=sys.stderr)
         has_failed |= line.startswith("failed")
         print(f"{name}: {line}", flush=True)
     return int(has_failed)
@@ -106,7 +108,8 @@ def try_all() -> int:
 def outcome(done: subprocess.CompletedProcess[str]) -> str:
     """Return in a line how the trial ``done`` went: ok, skipped or failed, and why."""
     if done.returncode:
-        return f"failed: code {done.returncode}, {done.stderr.strip()[-2000:] or 'no message'}"
+        last = done.stderr.strip().rpartition("\n")[2]
+        return f"failed with code {done.returncode}: {last or 'no message'}"
     lines = done.stdout.splitlines()
     reasons = "; ".join(line.removeprefix(_SKIPPED) for line in lines if line.startswith(_SKIPPED))
     if lines[-1:] == [_OK]:
