@@ -70,11 +70,8 @@ class BareLoop:
             torch.optim.Muon(hidden, weight_decay=chosen.weight_decay, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(groups, betas=chosen.betas, eps=chosen.epsilon, fused=True),
         )
-        self.parameters = [
-            *hidden,
-            *embeddings,
-            *vectors,
-        ]  # in Holdfast's order, so that the gradient's norm is equal to the bit
+        # in Holdfast's order, so that the gradient's norm is equal to the bit
+        self.parameters = [*hidden, *embeddings, *vectors]
         self.clip = chosen.clip
         self.autocast = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
 

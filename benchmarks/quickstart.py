@@ -42,7 +42,7 @@ def outcome_of(tree: Path, module: str, *settings: str) -> Outcome:
     with tempfile.TemporaryDirectory() as home:
         before, began = _processor_seconds(), time.monotonic()
         subprocess.run(
-            [sys.executable, "-m", module, "train", "run.name=default", f"run.cache_dir={home}/cache", *settings],
+            [sys.executable, "-m", module, "train", f"run.cache_dir={home}/cache", *settings],
             cwd=home,
             env=os.environ | {"PYTHONPATH": str(tree)},
             stdout=subprocess.DEVNULL,
@@ -104,7 +104,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
 
 
 def _try() -> Sequence[Figure]:
-    found = [outcome_of(_ROOT, "holdfast", *SMALL_RUN, "run.budget.steps=4").bits for _ in range(2)]
+    found = [outcome_of(_ROOT, "holdfast", *SMALL_RUN, "run.name=default", "run.budget.steps=4").bits for _ in range(2)]
     return [Figure("bits per byte of two equal runs", str(found), "equal", found[0] == found[1], is_equality=True)]
 
 

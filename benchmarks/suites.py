@@ -105,6 +105,8 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         process.start(step)
         try:
             _wait_until_it_evaluates(process, RunLayout(folder / "evaluated").suites / "log.txt")
+            for child in psutil.Process().children(recursive=True):
+                child.suspend()  # until its first block, so that it does not end before
             run = build(_settings(folder, "measured", (2 * pairs + 3) * length, small))
             blocks = Blocks(process, run, pairs, length)
             run.subscribe(StepCompleted, blocks)
