@@ -22,7 +22,7 @@ from holdfast.adapters.data_source.formats.encodings import as_utf8, encoding_of
 from holdfast.adapters.data_source.formats.json_array import BEGIN_BYTES, first_records, form_of_json, read_json_array
 from holdfast.adapters.data_source.formats.jsonl import read_jsonl
 from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, Reading
-from holdfast.adapters.data_source.formats.txt import read_txt, read_whole_txt
+from holdfast.adapters.data_source.formats.txt import read_separated_txt, read_txt, read_whole_txt
 from holdfast.domain.data.data_files import FIRST_RULES
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
 from holdfast.domain.urls import describe
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _TABLES = ("parquet", "arrow")
 _WHOLE = ("json", "csv", "tsv")
 _MARK_BYTES = 4
+_BEGIN_BYTES = 1 << 16
 _FIRST_RECORDS = 100
 _COUNTED_AT_ONCE = 1 << 20  # bytes
 _SECONDS_TO_COUNT = 5.0  # between a bad line and its message
@@ -150,7 +151,8 @@ class FileReader:
         """Begin to fetch ``part``, which will be read soon, if its file is remote and read from front to back."""
         if self.is_expected(file):
             is_entered = file.compression == "none" and file.format not in _WHOLE
-            begin = max(0, part.start - 1) if is_entered else 0  # a part begins after the preceding line end
+            before = len((self.reading.separator or "\n").encode())
+            begin = max(0, part.start - before) if is_entered else 0  # a part begins after the preceding end
             self.access.expect(file.stored, part.start, part.stop, begin=begin)
 
     def is_expected(self, file: SourceFile) -> bool:
@@ -176,6 +178,11 @@ class FileReader:
                 return form_of_json(self._text(file, packed).read(BEGIN_BYTES), self.fields)
             except CorruptDataError:
                 return "jsonl"
+
+    def begin(self, file: SourceFile) -> bytes:
+        """Return the first bytes of a text file, in UTF-8."""
+        with self.access.opened(file.stored, is_random=True) as stored:
+            return self._text(file, stored).read(_BEGIN_BYTES)
 
     def other_fields(self, file: SourceFile) -> tuple[Mapping[str, int], int]:
         """Return the fields of records that are not read, with the number of first records that have them, and of all.
@@ -219,10 +226,8 @@ class FileReader:
         fields, most = self.fields, self.limits.record_bytes
         stream = stored if file.format in _TABLES else self._text(file, stored, part)
         match file.format:
-            case "txt" if self._is_document(file):
-                return read_whole_txt(stream, part)
             case "txt":
-                return read_txt(stream, part, self.limits.document_bytes)
+                return self._plain(file, stream, part)
             case "jsonl":
                 return read_jsonl(stream, part, fields, most)
             case "json":
@@ -231,6 +236,13 @@ class FileReader:
                 return read_delimited(stream, part, fields, self._dialect(file), most, model_of(file))
             case "parquet" | "arrow":
                 return _read_table(file.format, stream, part, fields, most)
+
+    def _plain(self, file: SourceFile, stream: io.BufferedReader[Any], part: Part) -> Iterator[Document | Rejected]:
+        if self.reading.separator is not None:
+            return read_separated_txt(stream, part, self.reading.separator.encode(), self.limits.record_bytes)
+        if self._is_document(file):
+            return read_whole_txt(stream, part)
+        return read_txt(stream, part, self.limits.document_bytes)
 
     def _explained(self, found: Document | Rejected) -> Document | Rejected:
         """Return ``found``; a rejection names the encoding that was asked for, as readers know UTF-8 alone."""
@@ -271,6 +283,8 @@ class FileReader:
         """Return whether ``file`` is a text in a folder that is small enough to be one document."""
         most = self.reading.document_bytes
         if file.format != "txt" or self.reading.rules == FIRST_RULES or not file.stored.below:
+            return False
+        if self.reading.separator is not None:
             return False
         if file.compression == "none":
             return file.stored.unit.size <= most

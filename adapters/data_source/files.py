@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _THREADS = 16
 _DERIVED = ("_units", "_files", "_forms", "_first", "_own_places")  # what is found once
+_END = re.compile(rb"<\|end_?of_?text\|>|<eos>|^</s>(?=\r?$)", re.MULTILINE)  # usual tokens, </s> alone in its line
 _PLACE = re.compile(r"(line|row) at byte \d+")  # the position of a record as the readers of lines and rows write it
 
 
@@ -194,17 +195,37 @@ class FilesDataSource(DataSource):
             return self._part_of[0].remarks()
         assert self._files is not None  # folders are known once their files are listed
         found = [each for folder in self._folders.values() for each in folder.remarks()]
-        return [*found, *self._remark_large(), *self._remark_delimiters(), *self._remark_fields()]
+        found += [*self._remark_large(), *self._remark_separator()]
+        return [*found, *self._remark_delimiters(), *self._remark_fields()]
 
     def _remark_large(self) -> Iterator[Remark]:
         most = self._reading.reading.document_bytes
         texts = [file for file in self._files if file.format == "txt" and file.stored.below]
         large = [file.name for file in texts if file.stored.unit.size > most]
-        if large and self._reading.reading.rules > FIRST_RULES:
+        if large and self._reading.reading.rules > FIRST_RULES and self._reading.reading.separator is None:
             yield Remark(
                 f"{counted(len(large), 'text file')} of more than {most:,} bytes (data.document_bytes) "
                 f"{'is' if len(large) == 1 else 'are'} cut into documents of about 64 KiB: {shown_names(large)}"
             )
+
+    def _remark_separator(self) -> Iterator[Remark]:
+        """Yield what the beginning of the first text file tells about the ends of documents in it."""
+        separator = self._reading.reading.separator
+        file = next((file for file in self._files if file.format == "txt" and file.stored.unit.size), None)
+        if file is None:
+            if separator is not None:
+                yield Remark("data.document_separator is not used, as no file is plain text", 1)
+            return
+        with suppress(Exception):  # reading it for training tells what is wrong with it
+            begin = self._reading.begin(file)
+            if separator is not None and separator.encode() not in begin:
+                yield Remark(f"the first {len(begin):,} bytes of {file.name} hold no {separator!r}")
+            if separator is None and (end := _END.search(begin)):
+                token = end[0].decode()
+                yield Remark(
+                    f"{file.name} holds {token!r}, which is read as ordinary text and ends no document: set "
+                    f"data.document_separator={token!r} to split text files there"
+                )
 
     def _remark_fields(self) -> Iterator[Remark]:
         """Yield which fields of plain records are not read; other tasks judge the fields of each record."""
@@ -249,6 +270,7 @@ class FilesDataSource(DataSource):
         """Return what of the reading matters for the files, in a fingerprint."""
         kinds = {"table" for file in self._files if file.format in ("csv", "tsv")}
         kinds |= {"text" for file in self._files if file.format not in ("parquet", "arrow")}
+        kinds |= {"plain" for file in self._files if file.format == "txt"}
         kinds |= {"folder" for file in self._files if file.format == "txt" and file.stored.below}
         return self._reading.reading.to_json(kinds)
 

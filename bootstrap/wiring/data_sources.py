@@ -93,6 +93,7 @@ def open_files(
         delimiter=section.delimiter,
         quote=section.quote,
         document_bytes=section.document_bytes,
+        separator=section.document_separator,
     )
     source = lazy("holdfast.adapters.data_source.files:FilesDataSource")(
         placed(section.path, places),

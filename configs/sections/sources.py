@@ -84,6 +84,11 @@ class FilesSource(RecordSource):
         description="Bytes up to which a text file of a folder is one document; a larger one, and a file that the path "
         "names itself, is cut after lines into documents of about 64 KiB.",
     )
+    document_separator: Text | None = Field(
+        default=None,
+        description="Text between the documents of text files, such as <|endoftext|>, which is no part of them; null "
+        "means that files are documents, or cut, by their size.",
+    )
     retry: RetrySettings = Field(default_factory=RetrySettings, description="Retries of network requests.")
 
     @field_validator("encoding")

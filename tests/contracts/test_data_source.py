@@ -178,6 +178,28 @@ class TestFilesDataSourceTxt(LocalFiles):
     bad = ("bad.txt", b"12 4567\n90\xff\n456\n789", 8)
 
 
+class TestFilesDataSourceSeparated(LocalFiles):
+    files: ClassVar = {
+        "a.txt": "--".join(
+            ["one two", "3", "for", "", "", "für 四四四四四四四四 " * 3, "\n", "end", "and more of it, and a last"]
+        ).encode(),
+        "b.md": b"----",
+        "c.py": b"only",
+    }
+    bad = ("bad.txt", b"12 4567\n--\xff\n4--789", 10)
+
+    @override
+    def open(self, folder: Path) -> DataSource:
+        return FilesDataSource([str(folder)], limits=SMALL).with_reading(Reading(separator="--"))
+
+    @pytest.fixture
+    def damaged(self, tmp_path) -> tuple[DataSource, int]:
+        name, content, position = self.bad
+        (tmp_path / "bad").mkdir()
+        (tmp_path / "bad" / name).write_bytes(content)
+        return self.open(tmp_path / "bad"), position
+
+
 class TestFilesDataSourceTxtGz(LocalFiles):
     files: ClassVar = {name + ".gz": gzip.compress(content) for name, content in TestFilesDataSourceTxt.files.items()}
     bad = ("bad.txt.gz", gzip.compress(b"12 4567\n90\0\n456\n789"), 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import time
 import tracemalloc
 from functools import partial
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.data_source import file_reader
 from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats import txt
 from holdfast.adapters.data_source.formats.compression import zstd
-from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.data_source.formats.records import Limits, Reading
 from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES
 from holdfast.ports.data_source import Rejected
 from tests.support.faulty_server import faulty_server
@@ -70,6 +72,64 @@ def test_the_pieces_of_a_text_make_the_text(parts, document_bytes, is_packed):
             assert list(source.read(unit, document.end)) == documents[index + 1 :]
             end = document.end
         assert is_blank(content[end:])
+
+
+@settings(deadline=None)
+@given(
+    parts=st.lists(st.sampled_from(["a", "-", "--", "---", "四", "\n", " ", "<end>", "<e", "b" * 9])),
+    separator=st.sampled_from(["<end>", "---", "四", "\n\n", "aba"]),
+    unit_bytes=st.integers(1, 40),
+    piece=st.integers(1, 12),
+    is_packed=st.booleans(),
+)
+def test_a_separator_divides_a_text(parts, separator, unit_bytes, piece, is_packed):
+    """Documents are what no separator covers, however the file is divided, stored and read, and each end resumes."""
+    content = "".join(parts)
+    covered = {at for found in re.finditer(f"(?={re.escape(separator)})", content) for at in found_in(found, separator)}
+    marked = "".join("\0" if at in covered else char for at, char in enumerate(content))
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(txt, "_PIECE_BYTES", piece)
+        path = Path(folder, "a.txt.gz" if is_packed else "a.txt")
+        path.write_bytes(gzip.compress(content.encode(), 1) if is_packed else content.encode())
+        source = FilesDataSource([folder], limits=Limits(unit_bytes=unit_bytes))
+        source = source.with_reading(Reading(separator=separator))
+        assert texts_of(source) == [text for text in marked.split("\0") if text.strip()]
+        for unit in source.units():
+            documents = list(source.read(unit))
+            for index, document in enumerate(documents):
+                assert content.encode()[document.start : document.end].decode() == document.text
+                assert list(source.read(unit, document.start)) == documents[index:]
+                assert list(source.read(unit, document.end)) == documents[index + 1 :]
+
+
+def found_in(found, separator):
+    return range(found.start(), found.start() + len(separator))
+
+
+@pytest.mark.parametrize("unit_bytes", [8 << 20, 5])
+def test_a_document_beyond_the_limit_is_passed_over(place, unit_bytes):
+    """A text between separators that is longer than a record may be is rejected, and those around it are read."""
+    limits = Limits(record_bytes=9, unit_bytes=unit_bytes)
+    source = FilesDataSource(
+        [place("a.txt", b"\xef\xbb\xbf123456---1234567890---123456789---12\xff---last")], limits=limits
+    )
+    one, long, whole, bad, last = read_all(source.with_reading(Reading(separator="---")))
+    assert [document.text for document in (one, whole, last)] == ["123456", "123456789", "last"]
+    assert "document at byte 12: the record is longer than 9 bytes" in long.reason
+    assert "byte 39 is not UTF-8" in bad.reason
+
+
+@pytest.mark.slow
+def test_a_text_without_its_separator_is_never_held_whole(place):
+    """A file that holds no separator is one document, which is passed over in little memory if it is too long."""
+    path = place("a.txt", b"x" * (32 << 20))
+    source = FilesDataSource([path], limits=Limits(record_bytes=1 << 20, unit_bytes=8 << 20))
+    tracemalloc.start()
+    (bad,) = read_all(source.with_reading(Reading(separator="---")))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(bad, Rejected)
+    assert peak < 8 << 20
 
 
 def is_blank(content: bytes) -> bool:
@@ -279,6 +339,8 @@ def test_the_fingerprint_tells_how_files_are_read(place):
         FilesDataSource([one, two], format="jsonl", filter={"id": 1}),
         FilesDataSource([one, two], format="jsonl", filter={"id": [1, 2]}),
         FilesDataSource([one, two], compression="gz"),
+        FilesDataSource([one, two]).with_reading(Reading(separator="---")),
+        FilesDataSource([one, two]).with_reading(Reading(separator="--")),
     ]
     assert len({source.fingerprint() for source in sources}) == len(sources)
     assert FilesDataSource([two, one]).fingerprint() == sources[0].fingerprint()

@@ -16,7 +16,7 @@ from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats import json_array
 from holdfast.adapters.data_source.formats.records import Reading
 from holdfast.adapters.data_source.mixture import MixtureDataSource
-from holdfast.bootstrap.wiring.data_sources import report_remarks
+from holdfast.bootstrap.wiring.data_sources import open_files, report_remarks
 from holdfast.bootstrap.wiring.data_streams import choose_mode
 from holdfast.bootstrap.wiring.evaluation_sets import check_files
 from holdfast.bootstrap.wiring.run_parts import RunData
@@ -229,6 +229,37 @@ def test_fields_that_are_not_used_are_named(tmp_path):
     source = FilesDataSource([str(tmp_path / "c.parquet")])
     assert remarks(source) == [f"fields of the records in {tmp_path}/c.parquet that are not used: 'id'"]
     assert not [remark for remark in source.remarks() if remark.unused]
+
+
+@pytest.mark.parametrize(
+    ("token", "before"), [("<|endoftext|>", ""), ("<|endoftext|>", "\n"), ("<|end_of_text|>", "\n"), ("</s>", "\n")]
+)
+def test_a_token_between_texts_is_said(tmp_path, token, before):
+    """A usual end token in plain text is named once, with the setting that splits documents there, unless it is set."""
+    content = f"{before}{token}\n".join(["one", "two"]).encode()
+    source = files(tmp_path, {"a.txt": content, "b.txt": content})
+    assert len(texts_of(source)) == 2
+    (said,) = remarks(source)
+    assert said.startswith(f"{tmp_path}/a.txt holds {token!r}, which is read as ordinary text and ends no document")
+    assert f"set data.document_separator={token!r}" in said
+    split = open_files(data_of(tmp_path, f"data.document_separator={token}"))
+    assert [text.strip() for text in texts_of(split)] == ["one", "two"] * 2
+    assert not remarks(split)
+    assert split.files().reading != source.files().reading
+
+
+def test_a_separator_that_has_no_use_is_said(tmp_path):
+    """A separator that the beginning of the texts lacks, or beside which there is no text at all, is named."""
+    records = open_files(data_of(folder_at(tmp_path / "a", "a.jsonl", lines("one")), "data.document_separator=x"))
+    assert remarks(records) == ["data.document_separator is not used, as no file is plain text"]
+    texts = open_files(data_of(folder_at(tmp_path / "b", "b.txt", b"one</s>two"), "data.document_separator=x"))
+    assert remarks(texts) == [f"the first 10 bytes of {tmp_path}/b/b.txt hold no 'x'"]
+    assert not remarks(files(tmp_path / "c", {"c.html": b"<s>no</s> yes"}))
+
+
+def folder_at(path, name, content):
+    files(path, {name: content})
+    return path
 
 
 @pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])

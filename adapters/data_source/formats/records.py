@@ -71,7 +71,8 @@ class Reading:
     ``rules`` are those of the time when a run began. ``encoding`` is the name of one, or ``auto`` for UTF-8 unless a
     byte order mark tells another. ``delimiter`` and ``quote`` are those of csv and tsv files; ``auto`` means the usual
     delimiter unless only another one gives the columns that are read, an empty quote that nothing is quoted. A text
-    file of a folder with up to ``document_bytes`` is one document.
+    file of a folder with up to ``document_bytes`` is one document. With a ``separator`` texts are split into documents
+    there instead.
     """
 
     rules: int = LATEST_RULES
@@ -79,9 +80,10 @@ class Reading:
     delimiter: str = "auto"
     quote: str = '"'
     document_bytes: int = 4 << 20
+    separator: str | None = None
 
     def to_json(self, kinds: Collection[str]) -> list[object]:
-        """Return what of the reading matters for ``kinds``: text, table, and folder for whole texts."""
+        """Return what of the reading matters for ``kinds``: text, table, plain text, and folder for whole texts."""
         found: list[object] = []
         if self.rules > FIRST_RULES and "table" in kinds:
             found.append(["table", self.delimiter, self.quote])
@@ -89,6 +91,8 @@ class Reading:
             found.append(["document", self.document_bytes])
         if self.encoding != "auto" and "text" in kinds:
             found.append(["encoding", self.encoding])
+        if self.separator is not None and "plain" in kinds:
+            found.append(["separator", self.separator])
         return found
 
 

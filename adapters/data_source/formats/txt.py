@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.data_source.formats.records import BYTE_ORDER_MARK, Part, not_utf8
+from holdfast.adapters.data_source.formats.records import BYTE_ORDER_MARK, Part, not_utf8, too_long
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Iterator
+
+_PIECE_BYTES = 1 << 16
 
 
 def read_txt(stream: io.BufferedReader, part: Part, document_bytes: int) -> Iterator[Document | Rejected]:
@@ -31,6 +33,51 @@ def read_whole_txt(stream: io.BufferedReader, part: Part) -> Iterator[Document |
     content = stream.read()
     if part.start == 0 and (found := _judge(content, part.file, 0)):
         yield found
+
+
+def read_separated_txt(
+    stream: io.BufferedReader, part: Part, separator: bytes, record_bytes: int
+) -> Iterator[Document | Rejected]:
+    """Yield the texts between the occurrences of ``separator``; one longer than ``record_bytes`` is rejected unread.
+
+    Occurrences may overlap, and no byte of one belongs to a document. So the documents depend only on the place in the
+    file. Texts of white space alone are left out, and so is a byte order mark.
+    """
+    for start, content, end in _between(stream, part, separator, record_bytes):
+        if content is None:
+            yield too_long(f"{part.file}, document at byte {start}", start, end, record_bytes)
+        elif found := _judge(content, part.file, start):
+            yield found
+
+
+def _between(
+    stream: io.BufferedReader, part: Part, separator: bytes, most: int
+) -> Iterator[tuple[int, bytes | None, int]]:
+    """Yield start, text and end of each text that begins in ``part``; one of more than ``most`` bytes is None."""
+    width = len(separator)
+    base = start = max(part.start - width, 0)  # a text begins in the part if a separator ends there
+    stream.seek(base)
+    held, seen = bytearray(), 0  # the bytes from ``base`` on, and up to where no separator begins
+    is_last = False
+    while not is_last:
+        held += (block := stream.read(_PIECE_BYTES))
+        is_last = not block
+        while (found := held.find(separator, seen)) >= 0:
+            end = base + found
+            if end > start >= part.start:
+                yield start, bytes(held[start - base : found]) if end - start <= most else None, end
+            start, seen = end + width, found + 1
+            if start >= part.limit:
+                return
+        seen = len(held) if is_last else max(seen, len(held) - width + 1)
+        is_needed = start >= part.start and base + seen - start <= most
+        if not is_needed and base + seen + width >= part.limit:
+            break
+        kept_from = min(seen, start - base) if is_needed else seen
+        del held[:kept_from]
+        base, seen = base + kept_from, seen - kept_from
+    if (end := base + seen) > start >= part.start:
+        yield start, bytes(held[start - base :]) if end - start <= most else None, end
 
 
 def _pieces(stream: io.BufferedReader, position: int, size: int) -> Iterator[tuple[int, bytes]]:
