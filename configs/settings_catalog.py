@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, ge
 
 from holdfast.configs.plain import to_plain
 from holdfast.configs.sections.base import PLUGIN, Section
-from holdfast.configs.sections.sources import FilesSource, MixtureSource
+from holdfast.configs.sections.sources import FilesSource, HuggingFaceSource, MixtureSource
 from holdfast.configs.settings import TrainSettings, usual_settings
 from holdfast.configs.strict_yaml import write_yaml
 from holdfast.configs.synonyms import meaning_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ENTRIES: Mapping[str, tuple[type[Section], ...]] = {
     "data.sources": get_args(get_args(MixtureSource)[0]),
-    "evaluation.sets": (FilesSource,),
+    "evaluation.sets": (FilesSource, HuggingFaceSource),
 }
 
 

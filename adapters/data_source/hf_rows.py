@@ -133,6 +133,7 @@ class _SavedRows(DatasetRows):
         step = max(num_rows * unit_bytes // max(self._size, 1), 1)
         starts = range(self._first, max(self._stop, self._first + 1), step)
         digits = len(str(starts[-1]))
+        last = None if self._stop == num_rows else self._stop
         size = self._size // len(starts)
         if self.part is not None:
             size = size * (self._stop - self._first) // max(num_rows, 1)
@@ -142,7 +143,7 @@ class _SavedRows(DatasetRows):
                 size,
                 self._etag,
                 start,
-                start + step if start + step < self._stop else None,
+                start + step if start + step < self._stop else last,
             )
             for start in starts
         ]

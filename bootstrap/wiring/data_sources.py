@@ -52,27 +52,29 @@ def mix(
     """Return the weighted sources of a mixture as one source; ``places`` are as in ``open_files``, by source name."""
     assert isinstance(data, MixtureDataSettings)
     sources = {
-        name: _source_of(section, {"": places.get(name, ())}, rules, fields, task)
+        name: open_source(section, {"": places.get(name, ())}, rules, fields, task)
         for name, section in data.giving.items()
     }
     mixed: DataSource = lazy("holdfast.adapters.data_source.mixture:MixtureDataSource")(sources)
     return mixed
 
 
-def _source_of(
+def open_source(
     section: PythonLibrarySource | FilesSource | HuggingFaceSource,
-    places: Mapping[str, Sequence[str]],
-    rules: int,
-    fields: Sequence[str],
-    task: str,
-) -> Any:
+    places: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    rules: int = LATEST_RULES,
+    fields: Sequence[str] = (),
+    task: str = "text",
+) -> DataSource:
+    """Return the source that the settings name; ``places`` and ``rules`` are as in ``open_files``."""
     match section:
         case FilesSource():
             return open_files(section, places, rules, fields, task)
         case HuggingFaceSource():
             return open_dataset(section, fields, task)
         case _:
-            return lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
+            found: DataSource = lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
+            return found
 
 
 def open_files(

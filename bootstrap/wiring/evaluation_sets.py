@@ -12,7 +12,7 @@ import numpy as np
 
 from holdfast.application.data.holdout_batches import HoldoutBatches, SourceNumbers, TextGroups
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.data_sources import open_files, report_remarks
+from holdfast.bootstrap.wiring.data_sources import open_source, report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.score_ranges import is_in_range, score_ranges
 from holdfast.bootstrap.wiring.text_transforms import text_field_of
@@ -21,7 +21,7 @@ from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.wiring.run_parts import RunData
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.evaluation import EvaluationSettings
-    from holdfast.configs.sections.sources import FilesSource, ScoreRange
+    from holdfast.configs.sections.sources import FilesSource, HuggingFaceSource, ScoreRange
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.data.packing import Packing
-    from holdfast.ports.data_source import DataSource
+    from holdfast.ports.data_source import DataSource, Unit
     from holdfast.ports.document_encoder import DocumentEncoder
 
 _NUMBERED = re.compile(r"data\.path\[(\d+)\](.*)")  # one of several paths, and what is below it
@@ -110,11 +110,13 @@ def sampling_of(evaluation: EvaluationSettings) -> Sampling:
     return Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k, seed=chosen.seed)
 
 
-def _open_set(section: FilesSource, settings: TrainSettings, fields: Sequence[str], rules: int) -> DataSource:
-    """Return the files of a set, which may have the text under another name than the training data."""
+def _open_set(
+    section: FilesSource | HuggingFaceSource, settings: TrainSettings, fields: Sequence[str], rules: int
+) -> DataSource:
+    """Return the documents of a set, which may have the text under another name than the training data."""
     text = text_field_of(settings.data)
     own = [name for name in fields if name != text or name == section.text_field]
-    return open_files(section, rules=rules, fields=own, task=settings.data.task)
+    return open_source(section, rules=rules, fields=own, task=settings.data.task)
 
 
 def check_files(
@@ -122,23 +124,49 @@ def check_files(
 ) -> None:
     """Report remarks on the files of ``data`` and ``evaluation.sets``, opened by ``rules``.
 
-    Raises ``ConfigurationError`` if a set holds a file of ``data``, also one added later.
+    Raises ``ConfigurationError`` if a set holds a file of ``data``, also one added later, or rows of a dataset that is
+    read there.
     """
     report_remarks(data.source, settings.data, report)
     if not settings.evaluation.sets or form_of(settings.data) != "text":
         return
-    found = [source.files() for source in (data.source, *data.added)]
-    trained = {stamp for files in found if files is not None for stamp in _stamps_of(files).values()}
+    trained = [data.source, *data.added]
+    files = [source.files() for source in trained]
+    stamps = {stamp for each in files if each is not None for stamp in _stamps_of(each).values()}
     for name, section in settings.evaluation.sets.items():
         source = _open_set(section, settings, fields, rules)
         report_remarks(source, settings.data, partial(_report_of_set, report, name))
-        ours = source.files()
-        if shared := [file for file, stamp in (_stamps_of(ours) if ours else {}).items() if stamp in trained]:
-            msg = (
-                f"evaluation.sets.{name} holds {_path_of(shared[0], section.path)}, which is also a file of data: a "
-                "set is never trained on, so leave the file out of either"
-            )
+        if shared := _shared_with(source, section.path, trained, stamps):
+            msg = f"evaluation.sets.{name} holds {shared} of data: a set is never trained on, so leave it out of either"
             raise ConfigurationError(msg)
+
+
+def _shared_with(
+    source: DataSource, path: str | Sequence[str], trained: Sequence[DataSource], stamps: Collection[object]
+) -> str | None:
+    """Return, as a clause, what the set ``source`` of ``path`` has in common with the sources ``trained``.
+
+    ``stamps`` identify their files. Parts of a split may lie in the same file, so their rows tell.
+    """
+    if isinstance(path, str):
+        same = [
+            (own, unit)
+            for unit in (unit for each in trained for unit in each.units())
+            for own in source.units()
+            if own.etag == unit.etag
+        ]
+        if any(_overlap(own, unit) for own, unit in same):
+            return f"{same[0][0].name}, rows that are also rows"
+        if same:
+            return None
+    ours = source.files()
+    shared = [file for file, stamp in (_stamps_of(ours) if ours else {}).items() if stamp in stamps]
+    paths = [path] if isinstance(path, str) else path
+    return f"{_path_of(shared[0], paths)}, which is also a file" if shared else None
+
+
+def _overlap(one: Unit, other: Unit) -> bool:
+    return (other.stop is None or one.start < other.stop) and (one.stop is None or other.start < one.stop)
 
 
 def _stamps_of(files: DataFiles) -> Mapping[str, object]:

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.configs.sections.base import Flag, Folder, Natural, Number, Positive, Section, Seed, Text
-from holdfast.configs.sections.sources import SEVERAL, FilesSource
+from holdfast.configs.sections.sources import SEVERAL, EvaluationSet
 
 _SUITE = re.compile(r"\w[\w.+-]*")  # of the harness, and no path
 
@@ -61,10 +61,10 @@ class EvaluationSettings(Section):
         default=65536, description="Maximum number of held-out tokens in an evaluation, and of the tokens of each set."
     )
     batch_size: Positive = Field(default=16, description="Sequences per forward pass of an evaluation.")
-    sets: dict[Text, FilesSource] | None = Field(
+    sets: dict[Text, EvaluationSet] | None = Field(
         default=None,
-        description="Sets of files that are evaluated and never trained on, under names of your choice, each with its "
-        "path and options as in data; null means none.",
+        description="Sets of documents that are evaluated and never trained on, under names of your choice, each with "
+        "its path and options as in data: files, or with kind: huggingface a split of a dataset; null means none.",
     )
     prompts: Annotated[tuple[Text, ...], SEVERAL] = Field(
         default=(), description="Texts that the model continues at each evaluation: a list."

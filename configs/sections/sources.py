@@ -127,6 +127,16 @@ class HuggingFaceSource(RecordSource):
     )
 
 
+def _of_files(section: object) -> object:
+    """Return the section of a set with the kind that one without a kind has."""
+    return {"kind": "files", **section} if isinstance(section, dict) else section
+
+
+EvaluationSet = Annotated[
+    Annotated[FilesSource | HuggingFaceSource, Field(discriminator="kind")], BeforeValidator(_of_files)
+]
+
+
 class ScoreRange(Section):
     """The documents of a source whose score lies in a range: from ``min`` to below ``max``."""
 

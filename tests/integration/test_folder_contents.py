@@ -8,6 +8,7 @@ import json
 import lzma
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats import json_array
 from holdfast.adapters.data_source.formats.records import Reading
 from holdfast.adapters.data_source.mixture import MixtureDataSource
-from holdfast.bootstrap.wiring.data_sources import open_files, report_remarks
+from holdfast.bootstrap.wiring.data_sources import open_files, open_source, report_remarks
 from holdfast.bootstrap.wiring.data_streams import choose_mode
 from holdfast.bootstrap.wiring.evaluation_sets import check_files
 from holdfast.bootstrap.wiring.run_parts import RunData
@@ -273,3 +274,44 @@ def test_a_training_file_by_another_path_is_no_evaluation_set(tmp_path, link):
     ).settings
     with pytest.raises(ConfigurationError, match=r"evaluation\.sets\.held holds .*c\.jsonl, which is also a file"):
         check_files(settings, (), LATEST_RULES, RunData(source), lambda _: None)
+
+
+def with_split(data, held):
+    settings = ["data.kind=huggingface", *(f"data.{each}" for each in data), f"evaluation.sets.valid={held}"]
+    settings = load_settings([], settings, {}).settings
+    source = open_source(settings.data)
+    check_files(settings, (), LATEST_RULES, RunData(source), lambda _: None)
+    return open_source(settings.evaluation.sets["valid"])
+
+
+@pytest.fixture(params=["saved", "streamed"])
+def dataset(request, tmp_path):
+    """Return a folder with the splits train and test, which the library saved or streams."""
+    if request.param == "saved":
+        splits = {name: datasets.Dataset.from_dict({"text": [name] * 10}) for name in ("train", "test")}
+        datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "all"))
+    else:
+        files(tmp_path / "all", {"train.jsonl": lines("train"), "test.jsonl": lines("test")})
+    return tmp_path / "all"
+
+
+def test_a_set_is_a_split_that_is_not_trained_on(dataset):
+    """A set may be another split of the dataset of the run; its own is refused, however the path is written."""
+    data = [f"path={dataset}"]
+    assert {*texts_of(with_split(data, f"{{kind: huggingface, path: {dataset}, split: test}}"))} == {"test"}
+    for path in (dataset, f"{dataset.parent}/../{dataset.parent.name}/{dataset.name}"):
+        with pytest.raises(
+            ConfigurationError, match=r"evaluation\.sets\.valid holds .*/train.*, rows that are also rows of data"
+        ):
+            with_split(data, f"{{kind: huggingface, path: {path}}}")
+
+
+@pytest.mark.parametrize("dataset", ["saved"], indirect=True)
+def test_parts_of_a_split_are_told_apart_by_their_rows(dataset):
+    """A set may be the part of a saved split that the run does not read, and no row more; its file is refused."""
+    data = [f"path={dataset}", "split='train[:90%]'"]
+    assert texts_of(with_split(data, f"{{kind: huggingface, path: {dataset}, split: 'train[90%:]'}}")) == ["train"]
+    with pytest.raises(ConfigurationError, match="rows that are also rows of data"):
+        with_split(data, f"{{kind: huggingface, path: {dataset}, split: 'train[80%:]'}}")
+    with pytest.raises(ConfigurationError, match=r"\.arrow, which is also a file of data"):
+        with_split(data, f"{{path: {dataset}/train/*.arrow}}")
