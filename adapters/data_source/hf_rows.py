@@ -59,7 +59,8 @@ class DatasetRows(ABC):
 
     def read(self, unit: Unit, start: int, fields: Fields, record_bytes: int) -> Iterator[Document | Rejected]:
         """Yield the documents of ``unit`` from ``start`` on."""
-        for position, table in self.batches(unit, start, fields.names):
+        names = [*fields.names, fields.text.partition(".")[0]]
+        for position, table in self.batches(unit, start, names):
             if problem := problem_with(table.schema, fields, unit.name):
                 yield Rejected(problem, position, None)
                 return
@@ -153,7 +154,7 @@ class _SavedRows(DatasetRows):
         num_rows = len(self._dataset)
         rows = min(max(_BATCH_BYTES * num_rows // max(self._size, 1), 1), _MOST_ROWS)
         stop = self._stop if unit.stop is None else unit.stop
-        columns = [name for name in names if name in self._dataset.column_names]
+        columns = [name for name in dict.fromkeys(names) if name in self._dataset.column_names]
         table = self._dataset.select_columns(columns) if columns else self._dataset
         for position in range(start, stop, rows):
             yield position, table[position : min(position + rows, stop)]

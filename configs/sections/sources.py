@@ -31,7 +31,7 @@ class RecordSource(Section):
 
     text_field: Text = Field(
         default="text",
-        description="Field or column of a record that holds the text; a.b is b of the object a in JSON files.",
+        description="Field or column of a record that holds the text; a.b is b of the object or struct a.",
     )
     filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
         default_factory=dict,

@@ -6,14 +6,18 @@ import codecs
 import gzip
 import json
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.records import Limits, Reading
+from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.data_files import FIRST_RULES
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.data_source import Rejected
+from holdfast.ports.data_source import Document, Rejected
 from tests.support.reading import read_all, texts_of
 
 TEXTS = ["für 四", 'a "quoted" text', "last, one"]
@@ -166,3 +170,42 @@ def test_an_array_in_a_file_of_lines_says_what_to_set(tmp_path):
     """A file that is named as lines and holds an array is refused with the format to set."""
     assert "data.format=json" in read_all(source_of(tmp_path, "a.jsonl", b'[\n{"text": "a"}]\n'))[0].reason
     assert texts_of(FilesDataSource([str(tmp_path / "a.jsonl")], format="json")) == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "saved"])
+def test_the_text_may_be_a_member_of_a_column(tmp_path, kind):
+    """``a.b`` is b of the structs in a, at any depth, unless a column has this very name; null there is no text."""
+    rows = [{"b": "one", "c": {"d": "deep"}}, None, {"b": None, "c": None}, {"b": "four", "c": {"d": "deeper"}}]
+    bytes_of_text = pa.array([b"x", b"\xff", b"y", b"z"])
+    nested = pa.table({"id": [1, 2, 3, 4], "a": rows, "e": pa.StructArray.from_arrays([bytes_of_text], ["f"])})
+    found = read_all(nested_in(nested, kind, tmp_path / "one", text_field="a.b"))
+    assert [each.text for each in found if isinstance(each, Document)] == ["one", "four"]
+    assert [each.start for each in found if isinstance(each, Rejected)] == [1, 2]
+    (last,) = read_all(nested_in(nested, kind, tmp_path / "two", text_field="a.c.d", filter={"id": 4}))
+    assert last.text == "deeper"
+    (bad,) = (
+        each
+        for each in read_all(nested_in(nested, kind, tmp_path / "e", text_field="e.f"))
+        if isinstance(each, Rejected)
+    )
+    assert "row 1: the text is not UTF-8" in bad.reason
+    (named,) = read_all(
+        nested_in(pa.table({"a.b": ["own"], "a": [{"b": "inner"}]}), kind, tmp_path / "three", text_field="a.b")
+    )
+    assert named.text == "own"
+    for field, problem in (("a.x", "no column 'a.x'"), ("id.x", "no column 'id.x'"), ("a.c", "holds struct<")):
+        (bad,) = read_all(nested_in(nested, kind, tmp_path / field, text_field=field))
+        assert problem in bad.reason
+
+
+def nested_in(table, kind, path, **fields):
+    path.mkdir()
+    if kind == "saved":
+        datasets.Dataset(table).save_to_disk(str(path / "all"))
+        return HuggingfaceDataSource(str(path / "all"), **fields)
+    if kind == "parquet":
+        pq.write_table(table, path / "all.parquet")
+    else:
+        with pa.ipc.new_file(str(path / "all.arrow"), table.schema) as file:
+            file.write_table(table)
+    return FilesDataSource([str(path / f"all.{kind}")], **fields)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.adapters.data_source.formats.records import Fields, document, record_document, too_long
 from holdfast.ports.data_source import Document, Rejected
@@ -30,15 +31,35 @@ def reads_json(schema: pa.Schema, fields: Fields) -> bool:
 
 def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
     """Return an error message if ``schema`` lacks a field or its text column holds no text."""
-    if problem := fields.missing(schema.names, file):
+    kind = _type_of_text(schema, fields.text) if fields.task == "text" else None
+    if problem := fields.missing(schema.names if kind is None else [*schema.names, fields.text], file):
         return problem
-    if fields.task != "text":
+    if kind is None:
         return None
-    kind = schema.field(fields.text).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if _is_json(kind) or any(is_text(kind) for is_text in _TEXTS):
         return None
     return f"{file}: the column {fields.text!r} holds {kind}, not text: set data.text_field to one that holds text"
+
+
+def _type_of_text(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """Return the type of the column ``name``, or for ``a.b`` of the member b of structs in a, or None."""
+    if name in schema.names:
+        return schema.field(name).type
+    column, *members = name.split(".")
+    kind = schema.field(column).type if column in schema.names else pa.null()
+    for member in members:
+        if not pa.types.is_struct(kind) or kind.get_field_index(member) < 0:
+            return None
+        kind = kind.field(member).type
+    return kind if members else None
+
+
+def _column_of_text(batch: pa.RecordBatch, name: str) -> Any:
+    if name in batch.schema.names:
+        return batch.column(name)
+    column, *members = name.split(".")
+    return pc.struct_field(batch.column(column), members)
 
 
 def documents(
@@ -48,7 +69,7 @@ def documents(
     if fields.task != "text":
         yield from _records(batch, position, file, fields, record_bytes)
         return
-    texts = _texts(batch.column(fields.text))
+    texts = _texts(_column_of_text(batch, fields.text))
     others = [(name, _values(batch.column(name))) for name in fields.names[1:]]
     for index, text in enumerate(texts):
         record = {fields.text: text, **{name: values[index] for name, values in others}} if others else None

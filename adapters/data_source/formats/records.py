@@ -180,9 +180,14 @@ class Fields:
         return list(dict.fromkeys([*self.content, *(name for name, _ in self.filter), *self.kept]))
 
     def names_among(self, columns: Iterable[str]) -> list[str]:
-        """Return those of ``names`` that are ``columns``, in the order of ``names``."""
+        """Return those of ``names`` that are ``columns``, in the order of ``names``.
+
+        The first one may be the column that holds the text as a member of its structs.
+        """
         found = set(columns)
-        return [name for name in self.names if name in found]
+        is_nested = self.task == "text" and self.text not in found
+        names = [self.text.partition(".")[0], *self.names] if is_nested else self.names
+        return [name for name in dict.fromkeys(names) if name in found]
 
     def as_text(self, *, is_former: bool = False) -> Self:
         """Return the same fields for records whose values are all text: true is the text true, True or TRUE.
