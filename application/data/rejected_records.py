@@ -25,6 +25,9 @@ UNUSABLE = "unusable"
 UNUSED = " is not used"
 """The end of a warning about a part of a record that has no meaning."""
 
+LOSES_REST = "loses_rest"
+"""The key in the record of what ended the reading of a file, so that all that follows there is left out, too."""
+
 _NO_DETAILS = "details are hidden, as data.cache.encryption is set"
 
 OnError = Literal["stop", "skip"]
@@ -71,6 +74,9 @@ class RejectedRecords:
         """
         reason = rejected.reason if tell is None or self._on_error == "skip" else tell(unit, rejected)
         record: Record = {"unit": unit.name, "position": rejected.start, "reason": reason}
+        if rejected.end is None and self._on_error == "skip":
+            rest = f"all records that follow in {unit.name} are left out, too, and their number is unknown"
+            record |= {"reason": f"{reason}; {rest}", LOSES_REST: True}
         self._refuse(record)
         return record
 

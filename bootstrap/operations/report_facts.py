@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.application.data.rejected_records import LOSES_REST, RULE, UNUSABLE
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
 from holdfast.bootstrap.operations.run_view import RunView
@@ -226,7 +227,7 @@ def base_model_facts(settings: Mapping[str, Any]) -> Facts:
 
 def _incidents(layout: RunLayout, events: list[dict[str, Any]]) -> Facts:
     kinds = Counter(str(each.get("event")) for each in events)
-    rejected = Counter(str(each.get("rule", "unusable")) for each in _rejected(layout))
+    rejected = Counter(map(_reason_of, _rejected(layout)))
     return {
         "starts": kinds["RunStarted"],
         "crashes": sum(1 for _ in JsonLines(layout.restarts).read()),
@@ -234,6 +235,10 @@ def _incidents(layout: RunLayout, events: list[dict[str, Any]]) -> Facts:
         "rejected_records": rejected.total(),
         "rejected_by_rule": dict(rejected.most_common()),
     }
+
+
+def _reason_of(record: Mapping[str, Any]) -> str:
+    return str(record.get(RULE, "the rest of a file" if LOSES_REST in record else UNUSABLE))
 
 
 def _rejected(layout: RunLayout) -> Iterator[Mapping[str, Any]]:

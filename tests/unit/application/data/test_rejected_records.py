@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.application.data.rejected_records import RejectedRecords
+from holdfast.application.data.rejected_records import LOSES_REST, RejectedRecords
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Rejected, Unit
 from holdfast.ports.transform import Dropped
@@ -27,15 +27,20 @@ def test_what_another_process_left_out_ends_a_run_that_stops():
 
 
 def test_a_skipped_record_is_written_down_once():
-    """Unit, position and reason are written at the first sight, and never again for the same place."""
+    """Unit, position and reason are written at the first sight, once for a place, and whether more is lost with it."""
     written = []
     rejections = RejectedRecords("skip", written.append)
     for rejected in (BAD, BAD, Rejected("elsewhere", 7, None), BAD):
         rejections.record(rejections.reject(UNIT, rejected))
     assert [(record["unit"], record["position"], record["reason"]) for record in written] == [
         ("file.jsonl", 3, BAD.reason),
-        ("file.jsonl", 7, "elsewhere"),
+        (
+            "file.jsonl",
+            7,
+            "elsewhere; all records that follow in file.jsonl are left out, too, and their number is unknown",
+        ),
     ]
+    assert [record.get(LOSES_REST) for record in written] == [None, True]
     assert rejections.count == 2
 
 

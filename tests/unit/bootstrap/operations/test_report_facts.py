@@ -29,6 +29,7 @@ def test_what_happened_to_a_run_is_counted_from_its_files(tmp_path):
     """Each event counts once, whatever start it was in, and so does each rejected record of each rank."""
     run = write_run(tmp_path / "a", losses=[3.0, 2.5, 2.25, 2.0, 1.5], events=EVENTS)
     write_lines(run / "rejected.jsonl", [{"unit": "a", "position": 1, "reason": "x"}])
+    write_lines(run / "rejected.rank2.jsonl", [{"unit": "b", "position": 3, "reason": "x", "loses_rest": True}])
     write_lines(run / "rejected.rank1.jsonl", [{"unit": "a", "position": 2, "rule": "length", "reason": "x"}] * 2)
     write_lines(run / "restarts.jsonl", [{"time": BEGAN, "cause": "SIGKILL", "code": 137, "lost_steps": 2}])
     incidents = report_facts(run)["incidents"]
@@ -41,8 +42,8 @@ def test_what_happened_to_a_run_is_counted_from_its_files(tmp_path):
         "failed_saves": 1,
     }
     assert expected.items() <= incidents.items()
-    assert incidents["rejected_by_rule"] == {"length": 2, "unusable": 1}
-    assert incidents["rejected_records"] == 3
+    assert incidents["rejected_by_rule"] == {"length": 2, "unusable": 1, "the rest of a file": 1}
+    assert incidents["rejected_records"] == 4
 
 
 def test_the_series_are_the_recorded_metrics(tmp_path):
