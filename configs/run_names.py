@@ -32,7 +32,9 @@ _FREE: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("data.prefetch", "data.prefetch_samples", "data.workers"), "they only read ahead"),
         **dict.fromkeys(("data.cache", "data.retry"), "tokens are the same wherever they are kept or read again"),
         **dict.fromkeys(("data.epochs", "data.on_error", "data.grow", "data.exclude"), "from then on"),
-        **dict.fromkeys(("data.drift", "data.validation.max_rejected"), "they only decide whether the run ends"),
+        **dict.fromkeys(
+            ("data.drift", "data.strict", "data.validation.max_rejected"), "they only decide whether the run ends"
+        ),
         "tokenizer.backend": "all backends give the same ids",
         **dict.fromkeys(("tokenizer.allow_other", "model.trust_remote_code", "model.trust_pickle"), "permissions"),
         "model.compile": "compiled layers train the same model, up to rounding",
@@ -86,7 +88,7 @@ def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]
     ``default``, this name is kept; ``restore`` returns the settings from the record of that run.
     """
     name, former = _name_of(settings), _name_of(settings, _ONCE_IN_NAMES)
-    if not Path("runs", name).exists() and Path("runs", former).exists():
+    if Path("runs", former).exists():
         return former
     record = Path("runs", QUICKSTART, "run.json")
     if name != QUICKSTART and not Path("runs", name).exists() and record.is_file():

@@ -164,13 +164,15 @@ class TemplateChoice:
     """A chat template for a tokenizer: its source, None for that of the tokenizer, and the variables it is given.
 
     ``special_tokens`` are those that the source needs. ``training_date`` is the day that a template with the current
-    date writes into conversations to train on.
+    date writes into conversations to train on. With ``checks_prompts`` a conversation is refused if the template leaves
+    out a part of its prompts or tools.
     """
 
     source: str | None
     options: Mapping[str, object]
     training_date: date
     special_tokens: Sequence[str] = ()
+    checks_prompts: bool = True
 
 
 class HasChatTemplate(ABC):

@@ -115,7 +115,7 @@ class FileReader:
         """
         if file.format not in _TABLES:
             return file.format if file.compression == "none" else f"{file.format}.{file.compression}"
-        if len(self.fields.names) == 1:
+        if len(self.fields.names) == 1 or self.fields.is_former:
             return file.format
         from holdfast.adapters.data_source.formats.columnar import reads_json
 
@@ -275,9 +275,9 @@ class FileReader:
 
     def _dialect(self, file: SourceFile) -> Dialect:
         delimiter, rules = self.reading.delimiter, self.reading.rules
-        is_certain = delimiter != "auto"
+        is_certain = delimiter != "auto" or rules == FIRST_RULES
         usual = USUAL_DELIMITERS[file.format]
-        return Dialect(delimiter if is_certain else usual, is_certain, self.reading.quote, rules > FIRST_RULES)
+        return Dialect(usual if delimiter == "auto" else delimiter, is_certain, self.reading.quote, rules > FIRST_RULES)
 
     def _is_document(self, file: SourceFile) -> bool:
         """Return whether ``file`` is a text in a folder that is small enough to be one document."""

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import ContentHashes, stamp_of
 from holdfast.adapters.data_source.formats.records import Fields, Limits, fingerprint_of
-from holdfast.domain.data.data_files import DataFile, DataFiles
+from holdfast.domain.data.data_files import FIRST_RULES, DataFile, DataFiles
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
 from holdfast.domain.urls import describe
 from holdfast.ports.basic import BasicDataSource
@@ -60,6 +60,12 @@ class HuggingfaceDataSource(BasicDataSource):
         """Return a source of the same documents that carry the fields of ``names``."""
         other = copy(self)
         other._fields = self._fields.keeping(names)
+        return other
+
+    def with_rules(self, rules: int) -> HuggingfaceDataSource:
+        """Return a source of the same rows, of which ``rules`` make documents."""
+        other = copy(self)
+        other._fields = replace(self._fields, is_former=rules == FIRST_RULES)
         return other
 
     def with_task(self, task: Task) -> HuggingfaceDataSource:
@@ -119,7 +125,7 @@ class HuggingfaceDataSource(BasicDataSource):
 
     @property
     def _reads_json(self) -> bool:
-        return len(self._fields.names) > 1 and self._rows.reads_json(self._fields)
+        return len(self._fields.names) > 1 and not self._fields.is_former and self._rows.reads_json(self._fields)
 
     @cached_property
     def _units(self) -> Mapping[str, Unit]:

@@ -14,12 +14,13 @@ from holdfast.adapters.shared.token_store.checked_ids import TwiceReadFile
 from holdfast.adapters.token_source.documents import DocumentScanner, check_ids, narrowest
 from holdfast.adapters.token_source.row_columns import TokenRows, columns_beside
 from holdfast.adapters.token_source.shards import FileShard, fingerprint_of, shard_name
+from holdfast.domain.data.data_files import FIRST_RULES
 from holdfast.domain.data.loss_mask import PackedLossMask, join_masks, pack_mask
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -33,11 +34,11 @@ _MASK = "loss_mask"
 _log = logging.getLogger(__name__)
 
 
-def columns_used(file: TokenFile, column: str) -> list[str]:
+def columns_used(file: TokenFile, options: ReadOptions) -> list[str]:
     """Return the columns of ``file`` that say what is trained on and what is padding; none if it cannot be read."""
     arrow, _ = _pyarrow()
     try:
-        return columns_beside(_schema(file).names, column)
+        return _beside(_schema(file).names, options)
     except (arrow.ArrowException, OSError):
         return []
 
@@ -143,10 +144,10 @@ def _rows(file: TokenFile, options: ReadOptions) -> Iterator[TokenRows]:
     arrow, _ = _pyarrow()
     row = 0
     try:
-        for batch in _batches(file, options.column):
+        for batch in _batches(file, options):
             ids, of_row = _flat(file, batch, options.column, row)
             rows = TokenRows(ids, of_row, batch.num_rows, partial(_name, file, row))
-            for name in columns_beside(batch.schema.names, options.column):
+            for name in _beside(batch.schema.names, options):
                 rows.use(name, *_flat(file, batch, name, row))
             check_ids(rows.ids, options.vocabulary_size, rows.place)
             yield rows
@@ -175,16 +176,16 @@ def _flat(file: TokenFile, batch: Any, column: str, row: int) -> tuple[NDArray[n
     return values.to_numpy(zero_copy_only=False), np.repeat(np.arange(len(array)), lengths)
 
 
-def _batches(file: TokenFile, column: str) -> Iterator[Any]:
+def _batches(file: TokenFile, options: ReadOptions) -> Iterator[Any]:
     """Yield record batches of the columns that are used."""
     _, parquet = _pyarrow()
     if file.path.suffix.lower() == ".parquet":
         with TwiceReadFile(file.path) as source, parquet.ParquetFile(source) as table:
-            yield from table.iter_batches(_BATCH_ROWS, columns=_checked(file, table.schema_arrow, column))
+            yield from table.iter_batches(_BATCH_ROWS, columns=_checked(file, table.schema_arrow, options))
         return
     with TwiceReadFile(file.path) as source:
         table, batches = _opened(source)
-        names = _checked(file, table.schema, column)
+        names = _checked(file, table.schema, options)
         yield from (batch.select(names) for batch in batches)
 
 
@@ -207,13 +208,19 @@ def _opened(source: Any) -> tuple[Any, Iterator[Any]]:
     return table, (table.get_batch(number) for number in range(table.num_record_batches))
 
 
-def _checked(file: TokenFile, schema: Any, column: str) -> list[str]:
+def _beside(names: Sequence[str], options: ReadOptions) -> list[str]:
+    """Return the columns beside the ids that are used; a run that began by the first rules uses none."""
+    return [] if options.rules == FIRST_RULES else columns_beside(names, options.column)
+
+
+def _checked(file: TokenFile, schema: Any, options: ReadOptions) -> list[str]:
     """Return the columns that are used, and say which ones are not."""
     arrow, _ = _pyarrow()
+    column = options.column
     if column not in schema.names:
         msg = f"{file.name} has no column {column!r} but {', '.join(schema.names)}: name the one with the token ids"
         raise DataError(msg)
-    names = [column, *columns_beside(schema.names, column)]
+    names = [column, *_beside(schema.names, options)]
     for name in names:
         kind = schema.field(name).type
         is_list = arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)

@@ -78,6 +78,11 @@ class FilesTokenSource(BasicTokenSource):
         self._pieces: Mapping[str, FileShard] | None = None
         self._numbers: Mapping[str, int] = {}
 
+    def with_rules(self, rules: int) -> FilesTokenSource:
+        """Return this source, whose files are read by ``rules`` from now on."""
+        self._options = replace(self._options, rules=rules)
+        return self
+
     @override
     def shards(self) -> Sequence[TokenShard]:
         return [piece.shard for piece in self._found().values()]
@@ -160,7 +165,7 @@ class FilesTokenSource(BasicTokenSource):
                 folder = self._prepared(self._key_of(file, options))
                 yield from binary_shards(file, form, options, self._kept, folder)
             else:
-                used = "".join(f" {name}" for name in columns_used(file, self._options.column))
+                used = "".join(f" {name}" for name in columns_used(file, self._options))
                 folder = self._prepared(self._key_of(file, self._options) + used)
                 yield from columnar_shards(file, self._options, self._kept, folder)
 

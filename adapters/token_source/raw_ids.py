@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.shared.token_store.checked_ids import read_twice
+from holdfast.domain.data.data_files import FIRST_RULES
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
@@ -60,10 +61,11 @@ def raw_form(file: TokenFile, options: ReadOptions) -> RawForm | None:
         if file.path.suffix.lower() == ".npy" and begin.startswith(_NUMPY):
             return None
         told, header = _header(file, begin)
+        header = header if told or options.rules > FIRST_RULES else 0
         beside = told or _told_beside(file)
         former = options.dtype if options.dtype != "auto" else beside or "uint16"
         kind = former
-        if options.dtype == "auto" and not beside:
+        if options.dtype == "auto" and not beside and options.rules > FIRST_RULES:
             kind = _told_by_index(file) or _proved(file, header, options)
     except OSError as error:
         msg = f"{file.name} cannot be read as an array of token ids ({error}): check the file"

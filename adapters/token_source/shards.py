@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
+from holdfast.domain.data.data_files import LATEST_RULES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -39,6 +41,7 @@ class ReadOptions:
     dtype: str
     column: str
     shard_tokens: int
+    rules: int = LATEST_RULES
 
     def to_key(self) -> str:
         """Return the text that names folders of conversions; if its form changed, files would be converted again."""

@@ -75,7 +75,9 @@ class JinjaChatTemplate(ChatTemplate):
         source_with_tools: str | None = None,
         options: Mapping[str, object] = _NO_OPTIONS,
         training_date: date = _TRAINING_DATE,
+        checks_prompts: bool = True,
     ) -> None:
+        self._checks_prompts = checks_prompts
         self._source, self._source_with_tools = source, source_with_tools or source
         self._undated = _dated(source, training_date)
         self._undated_with_tools = _dated(self._source_with_tools, training_date)
@@ -143,7 +145,8 @@ class JinjaChatTemplate(ChatTemplate):
     @cached_property
     def _rules(self) -> list[str]:
         """Return the later rules that change what this template trains on; other templates keep their fingerprint."""
-        rules = [self._undated_with_tools] if self._source_with_tools != self._source else []
+        rules = ["parts of prompts are checked"] if self._checks_prompts else []
+        rules += [self._undated_with_tools] if self._source_with_tools != self._source else []
         if self._marks.after_text:
             rules.append("the mark of the next role ends a reply")
         if self._hidden.pattern.fullmatch("<think>"):
@@ -174,7 +177,7 @@ class JinjaChatTemplate(ChatTemplate):
         options = self._hidden.hide(dict(conversation.options))
         render = partial(self._render, tools=hidden.tools, options=options, is_training=True)
         try:
-            return render_replies(hidden, chosen, render, self._marks)
+            return render_replies(hidden, chosen, render, self._marks, checks_prompts=self._checks_prompts)
         except _RefusedError as error:
             msg = f"is a conversation that the chat template does not accept: {error}"
             raise DataError(msg) from error

@@ -198,7 +198,11 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         other = copy(self)
         other.__dict__.pop("chat_template", None)
         other._files = other._templates = files  # noqa: SLF001  of its own kind
-        other._rendering = {"options": choice.options, "training_date": choice.training_date}  # noqa: SLF001
+        other._rendering = {  # noqa: SLF001
+            "options": choice.options,
+            "training_date": choice.training_date,
+            "checks_prompts": choice.checks_prompts,
+        }
         return other
 
     @override

@@ -115,6 +115,10 @@ class LaneReader:
         self._is_traced = is_traced
         self._excluded = NO_EXCLUSION if is_traced else plan.excluded
 
+    def unobserved(self) -> LaneReader:
+        """Return a reader of the same rows that reports no rejection: another rank, which reads them too, does."""
+        return LaneReader(self._reader.unobserved(), self._plan, self._wanted, self._lane, is_traced=self._is_traced)
+
     def expect(self, start: LanePosition) -> None:
         """Prefetch the data after ``start``, from which ``windows`` will soon be called."""
         for _, unit in self._units_from(start)[:1]:

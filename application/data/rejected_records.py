@@ -67,6 +67,12 @@ class RejectedRecords:
         """Return the number of records skipped since the run began."""
         return len(self._known)
 
+    def unwritten(self) -> RejectedRecords:
+        """Return the same policy for records that are read once more elsewhere: it writes none and counts apart."""
+        other = RejectedRecords(self._on_error, hides_details=self._hides_details, is_strict=self._is_strict)
+        other._said = self._said
+        return other
+
     def reject(self, unit: Unit, rejected: Rejected, tell: Callable[[Unit, Rejected], str] | None = None) -> Record:
         """Return the record of ``rejected`` for the log; raises ``DataError`` with its reason if it ends the run.
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 NO_OWNER = -1
 _PATIENCE_SECONDS = 10.0
 _LOOK_SECONDS = 0.002
-_PUBLISHED = 1000  # windows of a lane: others are behind by the batches that they prepare ahead
+_PUBLISHED = 1000  # windows of a lane: others are behind by the batches that they prepare ahead, or read by themselves
 
 
 class Interrupted(Exception):
@@ -62,15 +62,15 @@ class LaneAccess:
     group: KeyValueStore | None
     stopping: Event
 
-    def wait_for(self, key: str) -> dict[str, Any] | None:
-        """Return what another rank has published, None if it takes long; raises ``Interrupted``."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+    def wait_for(self, key: str, seconds: float) -> dict[str, Any] | None:
+        """Return what another rank has published, None if it takes longer; raises ``Interrupted``."""
+        deadline = time.monotonic() + seconds
         assert self.group is not None
         while (text := self.group.lookup(key)) is None:
+            if time.monotonic() >= deadline:
+                return None
             if self.stopping.wait(_LOOK_SECONDS):
                 raise Interrupted
-            if time.monotonic() > deadline:
-                return None
         found: dict[str, Any] = json.loads(text)
         return found
 
@@ -112,6 +112,9 @@ class SourceLanes:
     def num_left(self, most: int) -> int:
         """Return how many rows are left in the epoch, at most ``most``."""
         live = [self._lanes[number] for number in self._live.tolist()]
+        share = -(-most // max(1, len(live)))  # so that no lane is read far ahead for the others
+        if sum(lane.num_left(share) for lane in live) >= most:
+            return most
         known = 0
         for lane in live:
             known += lane.num_left(most - known)
@@ -220,8 +223,9 @@ class _Lane:
         self._place = place._replace(taken=0)  # where the first window that is not known begins
         self._taken = max(0, place.taken)
         self._known: deque[_Known] = deque()
+        self._hears = True
         is_own = self.owner == access.share.rank
-        self._stream = _WindowStream(reader, self._place, access, key, publishes=True) if is_own else None
+        self._stream = _WindowStream(reader, self._place, access, key) if is_own else None
         self._others: _WindowStream | None = None  # reads rows of windows that another rank has measured
 
     def num_left(self, most: int) -> int:
@@ -288,7 +292,11 @@ class _Lane:
         """Return what another rank says of the next window, None for a lane of this rank or without an answer."""
         if self.owner == self._access.share.rank or self._access.group is None:
             return None
-        if (record := self._access.wait_for(_key_of(self._key, self._place))) is None:
+        # a rank that was silent once, or whose texts are gone, is not waited for at each window
+        seconds = _PATIENCE_SECONDS if self._hears else 0.0
+        record = self._access.wait_for(_key_of(self._key, self._place), seconds)
+        self._hears = record is not None
+        if record is None:
             return None
         rest = None if record["rest"] is None else LaneDocuments.from_json(record["rest"])
         return _Known(self._place, record["rows"], LanePosition(*record["next"]), rest, None)
@@ -296,7 +304,7 @@ class _Lane:
     def _read(self, place: LanePosition) -> _Known:
         """Return the window that begins at ``place``, read here."""
         if self._stream is None:
-            self._stream = _WindowStream(self.reader, place, self._access, self._key, publishes=False)
+            self._stream = _WindowStream(self.reader.unobserved(), place, self._access, None)
         while (window := self._stream.next()) is not None:
             if window.start == place:
                 return _Known(place, window.rows.num_rows, window.next_start, window.rest, window)
@@ -311,13 +319,13 @@ class _Lane:
         return Dealt(places, self.owner, rows)
 
     def _held(self, known: _Known) -> Window:
-        """Return the window of another rank's lane, read here; the windows are asked for in their order."""
-        if self._others is None:
-            self._others = _WindowStream(self.reader, known.start, self._access, self._key, publishes=False)
-        window = self._others.last
-        while window is None or window.start < known.start:
-            if (window := self._others.next()) is None:
-                break
+        """Return the window of another rank's lane, read here."""
+        last = None if self._others is None else self._others.last
+        if self._others is None or last is None or known.start not in (last.start, last.next_start):
+            if self._others is not None:
+                self._others.close()
+            self._others, last = _WindowStream(self.reader.unobserved(), known.start, self._access, None), None
+        window = last if last is not None and last.start == known.start else self._others.next()
         if window is None or window.start != known.start or window.rows.num_rows != known.num_rows:
             msg = f"two processes read different rows at {tuple(known.start)} of a lane: read the data from one place"
             raise DataError(msg)
@@ -326,15 +334,13 @@ class _Lane:
 
 @final
 class _WindowStream:
-    """The windows of one lane, whose next one a thread prepares meanwhile; they may be published to other ranks."""
+    """The windows of one lane, the next one prepared by a thread; other ranks hear of them by ``key``, if any."""
 
-    def __init__(
-        self, reader: LaneReader, start: LanePosition, access: LaneAccess, key: str, *, publishes: bool
-    ) -> None:
+    def __init__(self, reader: LaneReader, start: LanePosition, access: LaneAccess, key: str | None) -> None:
         reader.expect(start)
         self._windows = reader.windows(start)
         self._pool, self._key = access.pool, key
-        self._group = access.group if publishes else None
+        self._group = access.group
         self._published: deque[str] = deque()
         self.last: Window | None = None
         self._coming: Future[Window | None] = self._pool.submit(self._prepare)
@@ -352,7 +358,7 @@ class _WindowStream:
 
     def _prepare(self) -> Window | None:
         window = next(self._windows, None)
-        if window is not None and self._group is not None:
+        if window is not None and self._group is not None and self._key is not None:
             rest = None if window.rest is None else window.rest.to_json()
             said = {"rows": window.rows.num_rows, "next": list(window.next_start), "rest": rest}
             key = _key_of(self._key, window.start)

@@ -10,6 +10,7 @@ import numpy as np
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.source_lanes import NO_OWNER, Interrupted, LaneAccess, SourceLanes
+from holdfast.domain.counting import counted
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.packed_rows import join_rows
 from holdfast.domain.data.sample_order import RankShard
@@ -102,7 +103,11 @@ class StreamedBatches:
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``StateError`` if it has another number of lanes."""
-        with closing(self._dealt(self._positions(cursor), cursor.samples, is_traced=False)) as dealing:
+        self._stopping = Event()  # an interrupt of earlier batches, which may still end, is none of these
+        return self._batches(self._dealt(self._positions(cursor), cursor.samples, self._stopping, is_traced=False))
+
+    def _batches(self, dealing: Generator[DealtRows]) -> Generator[Batch]:
+        with closing(dealing):
             for dealt in dealing:
                 yield join_rows(dealt.parts, dealt.filled, (dealt.num_rows, self._plan.packing.length), dealt.cursor)
 
@@ -115,7 +120,7 @@ class StreamedBatches:
         whole = StreamedBatches(
             self.readers, self._mixture, self._plan, self._wanted, RankShard(self._share.batch), workers=self._threads
         )
-        return whole._dealt(whole._positions(cursor), cursor.samples, is_traced=True)
+        return whole._dealt(whole._positions(cursor), cursor.samples, Event(), is_traced=True)
 
     def _positions(self, cursor: Cursor) -> list[Sequence[LanePosition]]:
         each = self._plan.lanes + 1
@@ -127,12 +132,12 @@ class StreamedBatches:
         return [places[begin : begin + each] for begin in range(0, expected, each)]
 
     def _dealt(
-        self, positions: Sequence[Sequence[LanePosition]], samples: int, *, is_traced: bool
+        self, positions: Sequence[Sequence[LanePosition]], samples: int, stopping: Event, *, is_traced: bool
     ) -> Generator[DealtRows]:
-        self._stopping.clear()
         with self._turning:
             self._pool = pool = ThreadPool(self._threads, "holdfast-lane")
-        access = LaneAccess(pool, self._share, self._group if self._share.ranks > 1 else None, self._stopping)
+        group = self._group if self._share.ranks > 1 else None
+        access = LaneAccess(pool, self._share, group, stopping)
         sources: dict[int, SourceLanes] = {}
         gives = self._mixture.gives_from(samples)
         try:
@@ -206,10 +211,11 @@ class StreamedBatches:
 def refuse_ranks(share: RankShard, plan: LanePlan) -> None:
     """Raise ``ConfigurationError`` if the ranks of ``share`` cannot divide the lanes of ``plan`` evenly."""
     if plan.lanes % share.ranks:
+        files = share.ranks * (4 if share.ranks <= 8 else 16)
         msg = (
-            f"{share.ranks} processes cannot share the {plan.lanes} lanes in which these data are streamed: "
-            "train on a number that divides it, split the data into more files "
-            f"({16 * share.ranks} or more), or set data.mode=cache"
+            f"{share.ranks} processes cannot share the {counted(plan.lanes, 'lane')} in which these data are streamed: "
+            f"train on a number that divides it, split the data into more files ({files} or more), or set "
+            "data.mode=cache"
         )
         raise ConfigurationError(msg)
 

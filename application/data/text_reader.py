@@ -134,6 +134,13 @@ class TextReader:
             if self.left_out is None or not self.left_out.mask(unit, [document.start])[0]:
                 yield document, record.text
 
+    def unobserved(self) -> TextReader:
+        """Return a reader of the same documents that reports neither rejections nor figures."""
+        other = copy(self)
+        other._rejections = self._rejections.unwritten()  # noqa: SLF001  of its own kind
+        other._profile = other.limit = None  # noqa: SLF001
+        return other
+
     def leaving_out(self, left_out: LeftOut) -> TextReader:
         """Return a reader of the same documents without those of ``left_out``, which replaces an earlier one."""
         other = copy(self)

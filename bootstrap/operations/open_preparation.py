@@ -130,7 +130,7 @@ def open_preparation(
     record = read_record(folder) if RunLayout(folder).record.exists() else {}
     settings = with_sizes(with_former_settings(settings, began_with(folder)), {}, _choose_anew)
     known = known_data(record)
-    begun = {"rules": RULES} if known is None else {"places": known.first_places, "rules": rules_of(record)}
+    begun = {"rules": rules_of(record) if record.get("facts") else RULES, "places": known.first_places if known else {}}
     given = {"rejections": rejections, "work_part": part, **begun}
     container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
     parts: DataParts = container.data_parts()

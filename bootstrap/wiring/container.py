@@ -134,7 +134,9 @@ class Container(containers.DeclarativeContainer):
     )
     late_tokenizer: providers.Singleton[LateValue[Tokenizer | None]] = providers.Singleton(LateValue, None)
     _made_tokenizer = providers.Callable(late_or_made, late_tokenizer, tokenizer.provider)
-    run_tokenizer = providers.Singleton(with_chat_template, _made_tokenizer, settings.provided.data)
+    run_tokenizer = providers.Singleton(
+        with_chat_template, _made_tokenizer, settings.provided.data, rules.provided["files"]
+    )
     document_encoder = providers.Singleton(build_encoder, settings.provided.data, run_tokenizer)
     resource_probe = providers.Singleton(
         lazy("holdfast.adapters.resource_probe.host:HostResourceProbe"),
@@ -230,7 +232,7 @@ class Container(containers.DeclarativeContainer):
         max_open=providers.Callable(disk.open_shards, settings.provided.data),
         encryption=shard_encryption,
     )
-    token_files = token_sources(settings, places, cache_folder, run_tokenizer)
+    token_files = token_sources(settings, places, cache_folder, run_tokenizer, rules.provided["files"])
     form = providers.Callable(data.form_of, settings.provided.data)
     tokens = providers.Selector(
         form,

@@ -32,7 +32,7 @@ def data_sources(
             lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")
         ),
         files=providers.Singleton(sources.open_files, data, places, rules, fields, data.task),
-        huggingface=providers.Singleton(sources.open_dataset, data, fields, data.task),
+        huggingface=providers.Singleton(sources.open_dataset, data, rules, fields, data.task),
         mixture=providers.Singleton(sources.mix, data, places, rules, fields, data.task),
         tokens=providers.Singleton(sources.NoText),
     )
@@ -82,10 +82,12 @@ def token_sources(
     places: providers.Provider[Any],
     folder: providers.Provider[Any],
     tokenizer: providers.Provider[Any],
+    rules: providers.Provider[Any],
 ) -> providers.Singleton[Any]:
     """Return the files of data that are tokens already; ``folder`` is that of the token cache."""
     return providers.Singleton(
-        lazy("holdfast.adapters.token_source.files:FilesTokenSource"),
+        sources.open_tokens,
+        rules,
         providers.Callable(sources.placed, settings.provided.data.path, places),
         folder=folder,
         end_of_text=tokenizer.provided.end_of_text,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.sources import PythonLibrarySource
     from holdfast.ports.data_source import DataSource, Document, Rejected, Unit
+    from holdfast.ports.token_source import TokenSource
 
 _NO_TEXT = "data.kind=tokens has no text to train a tokenizer on: set tokenizer.path to the tokenizer of these tokens"
 
@@ -71,7 +72,7 @@ def open_source(
         case FilesSource():
             return open_files(section, places, rules, fields, task)
         case HuggingFaceSource():
-            return open_dataset(section, fields, task)
+            return open_dataset(section, rules, fields, task)
         case _:
             found: DataSource = lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
             return found
@@ -135,7 +136,9 @@ def placed(paths: Sequence[str], places: Mapping[str, Sequence[str]]) -> Sequenc
     return dict(zip(paths, before, strict=True)) if is_known else paths
 
 
-def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = (), task: str = "text") -> DataSource:
+def open_dataset(
+    section: HuggingFaceSource, rules: int = LATEST_RULES, fields: Sequence[str] = (), task: str = "text"
+) -> DataSource:
     """Return the Hugging Face dataset that the settings name; its documents are of ``task`` and carry ``fields``."""
     source = lazy("holdfast.adapters.data_source.huggingface:HuggingfaceDataSource")(
         section.path,
@@ -146,4 +149,12 @@ def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = (), task: s
         filter=section.filter,
         limits=lazy("holdfast.adapters.data_source.formats.records:Limits")(record_bytes=section.record_bytes),
     )
-    return _carrying(source, fields, task)
+    return _carrying(source.with_rules(rules), fields, task)
+
+
+def open_tokens(rules: int, paths: Sequence[str] | Mapping[str, str], **options: Any) -> TokenSource:
+    """Return the files of token ids at ``paths``, read by ``rules``."""
+    source: TokenSource = lazy("holdfast.adapters.token_source.files:FilesTokenSource")(paths, **options).with_rules(
+        rules
+    )
+    return source

@@ -11,6 +11,7 @@ from holdfast.adapters.document_encoder.completion import CompletionDocumentEnco
 from holdfast.adapters.document_encoder.preference import PreferenceDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES, StockTemplate, literal
+from holdfast.domain.data.data_files import FIRST_RULES, LATEST_RULES
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, TemplateChoice, Tokenizer, ids_around
 
@@ -37,7 +38,7 @@ def build_encoder(data: FeedSettings, tokenizer: Tokenizer) -> DocumentEncoder:
             )
 
 
-def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
+def with_chat_template(tokenizer: Tokenizer, data: FeedSettings, rules: int = LATEST_RULES) -> Tokenizer:
     """Return ``tokenizer`` with the chat template in the settings, which is written with it; unchanged without chats.
 
     Raises ``ConfigurationError`` if there is no template.
@@ -55,7 +56,7 @@ def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
     if data.chat.template in STOCK_TEMPLATES and isinstance(tokenizer, ShowsSpecialTokens):
         source = f"{literal(tokenizer.decode_all(ids_around(tokenizer)[0]))}{source}"  # others write it themselves
     templated: Tokenizer = tokenizer.with_template(
-        TemplateChoice(source, data.chat.template_options or {}, day, tokens)
+        TemplateChoice(source, data.chat.template_options or {}, day, tokens, checks_prompts=rules > FIRST_RULES)
     )
     return templated
 

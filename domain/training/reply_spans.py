@@ -74,7 +74,12 @@ def replies_to_train(messages: Sequence[ChatMessage], train_on: TrainOn) -> Sequ
 
 
 def render_replies(
-    conversation: Conversation, chosen: Sequence[int], render: Render, marks: ReplyMarks
+    conversation: Conversation,
+    chosen: Sequence[int],
+    render: Render,
+    marks: ReplyMarks,
+    *,
+    checks_prompts: bool = True,
 ) -> list[RenderedReplies]:
     """Return the texts in which the replies ``chosen`` are trained on, as the model will meet them.
 
@@ -86,7 +91,7 @@ def render_replies(
     the mark of the next role.
 
     Raises ``DataError`` with the differing text if the reply is no continuation, or if the template leaves out a part
-    of it or of the messages before.
+    of it or, with ``checks_prompts``, of the messages before.
     """
     messages, found, numbers = conversation.messages, list[RenderedReplies](), list[list[int]]()
     current = RenderedReplies("", (), is_ended=False)
@@ -103,7 +108,7 @@ def render_replies(
         end, is_ended = _end_of(text, start, marks)
         current = RenderedReplies(text, [*earlier, (start, end)], is_ended)
     found.append(current)
-    for some in numbers:
+    for some in numbers if checks_prompts else ():
         check_prompt(conversation, some, render)
     return [_ended(each, messages, some[-1], marks) for each, some in zip(found, numbers, strict=True)]
 

@@ -37,6 +37,8 @@ EXCEPTIONS = {
     "python -m application watch runs/default": "serves until Ctrl-C: test_watch_page.py",
     "python -m application watch runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
     "python -m application data show --rows 5": "part of a command",
+    "python -m application export runs/tuned ./model-bf16 --merged --format huggingface:bf16": "needs a run with "
+    "adapters: test_export.py",
     "python -m application export runs/tuned ./model-int8 --merged --format torchao:int8": "needs a run with adapters: "
     "test_export_formats.py",
     "python -m application data show --rows 5 --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and "

@@ -254,3 +254,17 @@ def test_a_template_is_written_with_the_tokenizer(tmp_path):
     message = [ChatMessage(MessageRole.USER, "Hi")]
     assert list(loaded.chat_template.encode(message)) == list(tokenizer.chat_template.encode(message))
     assert loaded.chat_template.fingerprint() == tokenizer.chat_template.fingerprint()
+
+
+def test_a_begun_run_keeps_the_conversations_whose_prompts_are_not_whole():
+    """By the first rules no part of a prompt is missed, and the template is the one that the run began with."""
+    said = {"role": "user", "content": "hello", "name": "Ada"}
+    talk = conversation_of({"messages": [said, {"role": "assistant", "content": "hi"}]})
+    now, former = (
+        templated("chatml").with_template(TemplateChoice(None, {}, DAY, checks_prompts=checks)).chat_template
+        for checks in (True, False)
+    )
+    with pytest.raises(DataError, match="has a name in message 0"):
+        now.encode_training([talk])
+    assert former.encode_training([talk])
+    assert now.fingerprint() != former.fingerprint()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.application.training.loop import does_not_fit
+from holdfast.configs import run_names
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.run_names import is_identity
 from holdfast.configs.settings_layers import load_settings
@@ -190,3 +191,21 @@ def test_a_run_of_an_earlier_version_continues_under_its_name(home):
     record.write_text(json.dumps({"settings": earlier}))
     assert name_of(*DATA) == "default"
     assert name_of(*DATA, "tokenizer.add_bos=true") != "default"
+
+
+def test_a_run_that_an_earlier_version_named_is_not_taken_for_another(home):
+    """If the folders of both names exist, the command continues the run that has its settings in its name."""
+    chosen = [*DATA, "model.attention=sdpa"]
+    now = name_of(*chosen)
+    former = run_names._name_of(settings_of(*chosen), run_names._ONCE_IN_NAMES)
+    assert now == name_of(*DATA) != former
+    for name in (now, former):
+        (home / "runs" / name).mkdir(parents=True)
+    assert name_of(*chosen) == former
+    assert name_of(*DATA) == now
+
+
+def test_strictness_is_no_part_of_a_run():
+    """``data.strict`` only decides whether the run ends, so it changes neither the name nor a begun run."""
+    assert name_of(*DATA, "data.strict=true") == name_of(*DATA)
+    assert not run_names.is_identity("data.strict", False, True)

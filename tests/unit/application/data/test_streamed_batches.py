@@ -20,6 +20,7 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.data.sample_order import RankShard
+from holdfast.ports.process_group import KeyValueStore
 from tests.support.encoders import BYTES
 from tests.support.streams import Plan, stream_of
 
@@ -202,3 +203,42 @@ def test_a_rank_reads_by_itself_what_it_is_not_told(rank):
     assert [batch.input_ids.tolist() for batch in stream.batches(Cursor())] == [
         step[rank].input_ids.tolist() for step in told
     ]
+
+
+class SilentStore(KeyValueStore):
+    """Has no text, and counts how often one was looked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def publish(self, key, text):
+        pass
+
+    def lookup(self, key):
+        self.asked.append(key)
+
+    def forget(self, key):
+        pass
+
+
+def test_a_rank_that_hears_nothing_waits_once_for_each_lane(monkeypatch):
+    """What another rank does not tell is waited for once, then read here, and its rejections are not written again."""
+    monkeypatch.setattr("holdfast.application.data.source_lanes._PATIENCE_SECONDS", 0.05)
+    units, plan = {name: ["abc" * 9, 3, "de" * 9] for name in "pqrstuvw"}, LanePlan(4, ConcatPacking(LENGTH), 8, 5, 2)
+    written, store = [], SilentStore()
+    reader = TextReader(MemoryDataSource(units), BYTES, RejectedRecords("skip", written.append))
+    mixture = Mixture(plan.seed, (Stage(0, (1,)),), 16)
+    stream = StreamedBatches([reader], mixture, plan, None, RankShard(4, 0, 2), workers=2, group=store)
+    batches = list(stream.batches(Cursor()))
+    alone = StreamedBatches(
+        [TextReader(MemoryDataSource(units), BYTES, RejectedRecords("skip"))],
+        mixture,
+        plan,
+        None,
+        RankShard(4),
+        workers=2,
+    )
+    rows = [row for batch in alone.batches(Cursor()) for row in _rows_in_order(batch)]
+    assert sum(len(_rows_in_order(batch)) for batch in batches) == -(-len(rows) // 2)
+    assert len(store.asked) - len(set(store.asked)) < 200  # some hundred windows would be asked for again and again
+    assert len(written) < len(units)  # those of this rank's lanes
