@@ -77,6 +77,8 @@ def check_data(folder: SharedRunFolder, parts: DataParts, store: StateStore, *, 
             raise StateError(msg)
         folder.note_changed_data(clause)
         parts.report(f"the data are not those that the run began with, and it continues with them: {clause}")
+        if parts.mode == "stream":
+            parts.report("the files are dealt anew: some documents may come twice in this epoch, or not at all")
     _check_ranks(folder, data)
     return data
 

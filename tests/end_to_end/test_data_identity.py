@@ -172,6 +172,7 @@ def test_a_repaired_line_continues_the_run_on_purpose(tmp_path, mode):
         "train", "--accept-changed-data", *settings_of("md", tmp_path, f"data.mode={mode}"), cwd=tmp_path
     )
     assert repaired.returncode == 0, repaired.stderr
+    assert ("the files are dealt anew" in repaired.stdout + repaired.stderr) == (mode == "stream")
     assert sorted(losses(tmp_path / "runs/default")) == list(range(1, 9))
     record = json.loads((tmp_path / "runs/default/run.json").read_text())
     assert any("b.jsonl" in entry.get("data", "") for entry in record["history"])
