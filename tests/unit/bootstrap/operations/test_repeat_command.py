@@ -69,4 +69,4 @@ def test_the_options_of_a_named_source_or_set_are_compared_with_their_defaults()
     given = ["evaluation.sets.news.path=a.jsonl", "data.sources={web: {path: web, weight: 3}}", "run.name=mine"]
     changed = {each.name for each in with_defaults(plain(given)) if each.is_changed}
     sources = {f"data.sources.web.{name}" for name in ("kind", "path", "weight")}
-    assert changed == {"evaluation.sets.news.path", *sources, "data.kind", "run.name"}
+    assert changed == {"evaluation.sets.news.kind", "evaluation.sets.news.path", *sources, "data.kind", "run.name"}
