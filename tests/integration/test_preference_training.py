@@ -229,6 +229,7 @@ DROPPING = {
 @pytest.mark.parametrize("loss", ["plain", "chunked"])
 def test_a_model_whose_dropout_is_off_trains_as_it_evaluates(name, loss):
     """No module drops anything in training any more, while its configuration stays as it was."""
+    torch.manual_seed(0)  # what is dropped may by chance change the loss little
     model = build_one(DROPPING[name]())
     model.loss = loss
     described = model.network.config.to_json_string()
