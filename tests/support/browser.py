@@ -46,6 +46,7 @@ def page_at(opened: Browser, address: str, **options: object) -> Iterator[Page]:
     ``options`` are those of a browser context, such as ``viewport`` and ``color_scheme``.
     """
     context = opened.new_context(**options)
+    context.set_default_timeout(60_000)  # ms: a browser on a busy machine starts slowly
     page, errors = context.new_page(), []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import math
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -28,28 +29,43 @@ LOGITS = np.random.default_rng(3).normal(size=(257, 257))
 LOGITS[:, 256] = -50.0  # it does not end by itself
 
 
-class Slow(ForwardingTrainable):
-    """A trainable that takes so many seconds for each token, and counts those that it told."""
+class Paced(ForwardingTrainable):
+    """A trainable that tells ``allowed`` tokens and waits until more are allowed; ``told`` counts them.
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    ``ended`` is set at the end of each stream, also of one that is broken off.
+    """
+
+    def __init__(self, allowed: float = math.inf) -> None:
         super().__init__(MemoryOptimizer().prepare(BigramModel(LOGITS.copy())))
-        self.seconds = seconds
         self.told = 0
+        self.ended = threading.Event()
+        self._allowed = allowed
+        self._change = threading.Condition()
+
+    def allow(self, more: float = math.inf) -> None:
+        """Let ``more`` tokens come."""
+        with self._change:
+            self._allowed += more
+            self._change.notify_all()
 
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
     ) -> None:
-        for token in self.generate(prompt, sampling, end_of_text=end_of_text):
-            time.sleep(self.seconds)
-            self.told += 1
-            tell(token)
+        try:
+            for token in self.generate(prompt, sampling, end_of_text=end_of_text):
+                with self._change:
+                    assert self._change.wait_for(lambda: self.told < self._allowed, 60), "no more tokens are allowed"
+                    self.told += 1
+                tell(token)
+        finally:
+            self.ended.set()
 
 
-class Says(Slow):
+class Says(Paced):
     """A trainable that says the same text to everything."""
 
-    def __init__(self, text: str, seconds: float = 0.0) -> None:
-        super().__init__(seconds)
+    def __init__(self, text: str) -> None:
+        super().__init__()
         self.text = text
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
@@ -104,5 +120,5 @@ class TemplatedTokenizer(HasChatTemplate):
 
 def chat_model(trainable: Trainable | None = None, name: str = "first, step 3", tokenizer: object = None) -> ChatModel:
     """Return a model that replies by ``trainable``."""
-    parts = {"trainable": trainable or Slow(), "tokenizer": tokenizer or MemoryTokenizer(), "location": "runs/first"}
+    parts = {"trainable": trainable or Paced(), "tokenizer": tokenizer or MemoryTokenizer(), "location": "runs/first"}
     return ChatModel(name, SimpleNamespace(**parts))

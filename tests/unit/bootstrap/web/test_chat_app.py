@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from holdfast.bootstrap.web.access import AccessRules
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.text_generation import Sampling
 from tests.support.asgi import ask
-from tests.support.chat_models import Slow, chat_model
+from tests.support.chat_models import Paced, chat_model
 
 pytest.importorskip("starlette", reason="starlette comes with the extra `page`")
 from holdfast.bootstrap.web.chat_app import chat_app
@@ -55,42 +54,51 @@ def test_a_reply_is_streamed_in_order(sampling):
 
 
 def test_a_token_is_sent_before_the_next_is_computed():
-    """The first token comes long before the last: nothing waits for the whole reply."""
-    times = []
+    """Each token is sent while the next one is not yet allowed: nothing waits for the whole reply."""
+    paced, sent = Paced(1), []
 
-    def note(come):
-        times.append((come.count(b'"token"'), time.monotonic()))
+    def allow_next(come):
+        if come.count(b'"token"') > len(sent):
+            sent.append(paced.told)
+            paced.allow(1)
         return False
 
-    once(app_of(chat_model(Slow(0.02))), "/reply", body=asked(max_new_tokens=15), leaves=note)
-    first = next(when for count, when in times if count >= 1)
-    last = next(when for count, when in times if count >= 15)
-    assert last - first > 0.1
+    events = events_in(once(app_of(chat_model(paced)), "/reply", body=asked(max_new_tokens=15), leaves=allow_next))
+    assert events[-1]["kind"] == "end"
+    assert sent == list(range(1, 16))
 
 
 def test_a_reply_ends_when_the_browser_leaves():
     """A request that is broken off ends its reply at the next token, and the model is free again."""
-    slow = Slow(0.01)
-    app = app_of(chat_model(slow))
+    paced = Paced(3)
+    app = app_of(chat_model(paced))
 
     async def leave_and_ask():
         await ask(app, "/reply", body=asked(max_new_tokens=5000), leaves=lambda come: come.count(b'"token"') >= 3)
+        paced.allow()
         return await ask(app, "/reply", body=asked(max_new_tokens=2))
 
     events = events_in(asyncio.run(leave_and_ask()))
     assert events[-1]["kind"] == "end"
-    assert slow.told < 50
+    assert paced.told == 3 + 1 + 2  # the reply learns of the end at the token after the third
 
 
 def test_the_replies_of_one_model_come_one_after_another():
     """A second request to a busy model is told that it waits, and then answered; another model answers meanwhile."""
-    app = app_of(chat_model(Slow(0.01)), chat_model(Slow(0.01), name="second"))
+    paced = Paced(5)
+    app = app_of(chat_model(paced), chat_model(name="second"))
 
     async def three():
-        numbers = [0, 0, 1]
-        return await asyncio.gather(
-            *(ask(app, "/reply", body=asked(number=number, max_new_tokens=20, temperature=0)) for number in numbers)
+        waits = asyncio.Event()
+        one, two = (
+            asyncio.create_task(ask(app, "/reply", body=asked(max_new_tokens=20, temperature=0), leaves=leaves))
+            for leaves in (never, noting(waits, b"waiting"))
         )
+        other = await ask(app, "/reply", body=asked(number=1, max_new_tokens=20, temperature=0))
+        await waits.wait()
+        assert not one.done()
+        paced.allow()
+        return await one, await two, other
 
     found = [events_in(answer) for answer in asyncio.run(three())]
     assert [events[0] for events in found] == [
@@ -102,37 +110,61 @@ def test_the_replies_of_one_model_come_one_after_another():
     assert texts[0] == texts[1] == texts[2]
 
 
+def never(_come):
+    return False
+
+
+def noting(event, text):
+    """Return what a client calls with all that has come: it stays, and sets ``event`` once ``text`` is in it."""
+
+    def note(come):
+        if text in come:
+            event.set()
+        return False
+
+    return note
+
+
 def test_a_request_that_waits_can_be_given_up():
     """A request that leaves while it waits is not computed, and those behind it are."""
-    slow = Slow(0.01)
-    app = app_of(chat_model(slow))
+    paced = Paced(10)
+    app = app_of(chat_model(paced))
 
     async def three():
-        first = asyncio.create_task(ask(app, "/reply", body=asked(max_new_tokens=30)))
-        await asyncio.sleep(0.05)
+        begins = asyncio.Event()
+        first = asyncio.create_task(
+            ask(app, "/reply", body=asked(max_new_tokens=30), leaves=noting(begins, b'"token"'))
+        )
+        await begins.wait()
         await ask(app, "/reply", body=asked(max_new_tokens=30), leaves=lambda come: b"waiting" in come)
+        paced.allow()
         last = await ask(app, "/reply", body=asked(max_new_tokens=5))
         return await first, last
 
     first, last = asyncio.run(three())
     assert events_in(first)[-1]["kind"] == events_in(last)[-1]["kind"] == "end"
-    assert slow.told == 35
+    assert paced.told == 35
 
 
 def test_other_requests_are_answered_meanwhile():
-    """The server answers at once while a reply is computed."""
-    app = app_of(chat_model(Slow(0.02)))
+    """The server answers while a reply is computed."""
+    paced = Paced(1)
+    app = app_of(chat_model(paced))
 
     async def both():
-        reply = asyncio.create_task(ask(app, "/reply", body=asked(max_new_tokens=50)))
-        await asyncio.sleep(0.1)
-        began = time.monotonic()
+        begins = asyncio.Event()
+        reply = asyncio.create_task(
+            ask(app, "/reply", body=asked(max_new_tokens=50), leaves=noting(begins, b'"token"'))
+        )
+        await begins.wait()
         answer = await ask(app, "/models")
-        return answer, time.monotonic() - began, reply.done(), (await reply).status
+        was_done = reply.done()
+        paced.allow()
+        return answer, was_done, await reply
 
-    answer, seconds, was_done, status = asyncio.run(both())
-    assert (answer.status, was_done, status) == (200, False, 200)
-    assert seconds < 0.5
+    answer, was_done, reply = asyncio.run(both())
+    assert (answer.status, was_done) == (200, False)
+    assert events_in(reply)[-1]["kind"] == "end"
 
 
 def test_the_models_are_described():
@@ -146,12 +178,12 @@ def test_the_models_are_described():
 
 def test_a_conversation_needs_a_chat_template():
     """Without a template a conversation is refused in one sentence, and nothing is computed."""
-    slow = Slow()
+    paced = Paced()
     body = json.dumps({"model": 0, "messages": [{"role": "user", "text": "hi"}]}).encode()
-    events = events_in(once(app_of(chat_model(slow)), "/reply", body=body))
+    events = events_in(once(app_of(chat_model(paced)), "/reply", body=body))
     message = "the tokenizer of first, step 3 has no chat template: it continues plain text only"
     assert events == [{"kind": "error", "message": message}]
-    assert slow.told == 0
+    assert paced.told == 0
 
 
 @pytest.mark.parametrize(
@@ -160,14 +192,14 @@ def test_a_conversation_needs_a_chat_template():
 )
 def test_an_error_ends_a_reply_and_not_the_server(error, said):
     """An error in the middle of a reply is told in a sentence, without its traceback, and the next one is answered."""
-    slow = Slow()
-    app = app_of(chat_model(slow))
-    inner, slow.inner = slow.inner, SimpleNamespace(generate=fails_with(error), num_positions=None)
+    paced = Paced()
+    app = app_of(chat_model(paced))
+    inner, paced.inner = paced.inner, SimpleNamespace(generate=fails_with(error), num_positions=None)
     events = events_in(once(app, "/reply", body=asked()))
     assert [event["kind"] for event in events] == ["start", "error"]
     assert said in events[-1]["message"]
     assert "secret" not in events[-1]["message"]
-    slow.inner = inner
+    paced.inner = inner
     assert events_in(once(app, "/reply", body=asked(max_new_tokens=1)))[-1]["kind"] == "end"
 
 
