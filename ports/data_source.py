@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from holdfast.domain.data.data_files import DataFiles
+
+Refusal = Literal["unusable", "not in the encoding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ class Document:
 class Rejected:
     """A record that cannot be used; ``reason`` is one sentence with its file, its position and the remedy.
 
-    Reading the unit from ``end`` yields the documents after it; None means that the rest of the unit cannot be read.
+    Reading the unit from ``end`` yields the documents after it; None means that the rest of the unit cannot be read,
+    and ``num_lost`` is then the number of records from ``start`` on, None if it is unknown. ``kind`` is the reason by
+    which records are counted: text that does not decode, where ``data.encoding`` would help, is counted apart.
     ``is_passing`` means that the error is transient (for example a server that does not answer): data made without
     this record may not be stored for later use.
     """
@@ -57,6 +61,8 @@ class Rejected:
     start: int
     end: int | None
     is_passing: bool = False
+    kind: Refusal = "unusable"
+    num_lost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,14 +138,15 @@ class FileReader:
                     stream.read()
                     return
                 for found in self._documents(file, stream, part, model_of):
-                    yield self._explained(found)
+                    yield self._explained(file, part, found)
                     position = position if found.end is None else found.end
         except (ConfigurationError, StateError):
             raise
         except Exception as error:
             if isinstance(error, MemoryError) and file.format not in _TABLES:  # a damaged table may ask for any size
                 raise
-            yield Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
+            found = Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
+            yield self._explained(file, part, found)
 
     def expect(self, file: SourceFile, part: Part) -> None:
         """Begin to fetch ``part``, which will be read soon, if its file is remote and read from front to back."""
@@ -244,8 +245,13 @@ class FileReader:
             return read_whole_txt(stream, part)
         return read_txt(stream, part, self.limits.document_bytes)
 
-    def _explained(self, found: Document | Rejected) -> Document | Rejected:
-        """Return ``found``; a rejection names the encoding that was asked for, as readers know UTF-8 alone."""
+    def _explained(self, file: SourceFile, part: Part, found: Document | Rejected) -> Document | Rejected:
+        """Return ``found``; a rejection names the encoding that was asked for, as readers know UTF-8 alone.
+
+        One that ends a part of a Parquet file has the number of records that are lost, if the file tells it.
+        """
+        if isinstance(found, Rejected) and found.end is None and file.format == "parquet":
+            return replace(found, num_lost=self._num_rows(file, replace(part, start=found.start)))
         if self.reading.encoding == "auto" or isinstance(found, Document):
             return found
         return replace(found, reason=found.reason.replace("is not UTF-8", f"is not {self.reading.encoding}", 1))
@@ -294,6 +300,14 @@ class FileReader:
                 size += len(piece)
             return size <= most
         return False
+
+    def _num_rows(self, file: SourceFile, part: Part) -> int | None:
+        """Return the number of rows in ``part`` of a Parquet file by its footer, None if that cannot be read."""
+        from holdfast.adapters.data_source.formats.parquet import num_rows
+
+        with suppress(Exception), self.access.opened(file.stored, is_random=True) as stream:
+            return max(int(min(num_rows(stream), part.limit)) - part.start, 0)
+        return None
 
     def _schema(self, file: SourceFile) -> Any:
         from holdfast.adapters.data_source.formats.arrow import arrow_schema

@@ -6,10 +6,11 @@ import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, final
 
+from holdfast.domain.counting import counted
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.ports.data_source import Rejected, Unit
     from holdfast.ports.transform import Dropped
@@ -22,12 +23,20 @@ RULE = "rule"
 UNUSABLE = "unusable"
 """The reason by which records that cannot be used are counted."""
 
+LOST = "the rest of a file"
+"""The reason by which files are counted that cannot be read to their end."""
+
 UNUSED = " is not used"
 """The end of a warning about a part of a record that has no meaning."""
 
 LOSES_REST = "loses_rest"
 """The key in the record of what ended the reading of a file, so that all that follows there is left out, too."""
 
+NUM_LOST = "lost_records"
+"""The key of the number of records that are left out with the rest of a file, where it is known."""
+
+_KIND = "kind"
+_REMEDIES = {"not in the encoding": ": set data.encoding to that of the files, or convert them"}
 _NO_DETAILS = "details are hidden, as data.cache.encryption is set"
 
 OnError = Literal["stop", "skip"]
@@ -81,8 +90,14 @@ class RejectedRecords:
         reason = rejected.reason if tell is None or self._on_error == "skip" else tell(unit, rejected)
         record: Record = {"unit": unit.name, "position": rejected.start, "reason": reason}
         if rejected.end is None and self._on_error == "skip":
-            rest = f"all records that follow in {unit.name} are left out, too, and their number is unknown"
+            number = "and their number is unknown"
+            if rejected.num_lost is not None:
+                number = f"{counted(rejected.num_lost, 'record')} in all"
+                record[NUM_LOST] = rejected.num_lost
+            rest = f"all records that follow in {unit.name} are left out, too, {number}"
             record |= {"reason": f"{reason}; {rest}", LOSES_REST: True}
+        elif rejected.kind != UNUSABLE:
+            record[_KIND] = rejected.kind
         self._refuse(record)
         return record
 
@@ -129,6 +144,35 @@ class RejectedRecords:
             reason = _hidden(record) if self._hides_details else record["reason"]
             msg = f"{reason} (to skip records that cannot be used: data.on_error=skip)"
             raise DataError(msg)
+
+
+def reason_of(record: Mapping[str, object]) -> str:
+    """Return the reason by which ``record``, that of what was left out, is counted."""
+    return str(record.get(RULE, LOST if LOSES_REST in record else record.get(_KIND, UNUSABLE)))
+
+
+def counts_of(drops: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
+    """Return the reasons why records were left out, each with their number and its remedy, the most frequent first.
+
+    Files that were not read to their end are not among them.
+    """
+    found = sorted(drops.items(), key=lambda each: (-each[1], each[0]))
+    return [(reason, count, _REMEDIES.get(reason, "")) for reason, count in found if reason != LOST]
+
+
+def lost_line(records: Iterable[Mapping[str, object]]) -> str | None:
+    """Return what the ``records`` of what was left out tell of files that were not read to their end, if any."""
+    numbers = [record.get(NUM_LOST) for record in records if LOSES_REST in record]
+    if not numbers:
+        return None
+    known = [number for number in numbers if isinstance(number, int)]
+    said = [f"{counted(sum(known), 'record')} left out with {'it' if len(numbers) == 1 else 'them'}"] if known else []
+    if len(known) < len(numbers):
+        of = f" of {len(numbers) - len(known):,} of them" if known else ""
+        said.append(f"the number of records that follow{of} is unknown")
+    return f"{counted(len(numbers), 'file, or part of one,', 'files, or parts of some,')} not read to the end: " + (
+        ", and ".join(said)
+    )
 
 
 def _hidden(record: Mapping[str, object]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.application.data.record_pipeline import LeftOutDocument, RecordPipeline, Warned
-from holdfast.application.data.rejected_records import UNUSABLE
+from holdfast.application.data.rejected_records import reason_of
 from holdfast.domain.data.holdout import hash_of
 from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.errors import DataError
@@ -240,8 +240,9 @@ class TextReader:
                 if is_kept and item.is_passing:
                     msg = f"{item.reason}; the tokens made so far are kept: run the same command again once it answers"
                     raise DataError(msg)
-                statistics.drop(UNUSABLE)
-                rejected(self._rejections.reject(unit, item, self.source.tell))
+                found = self._rejections.reject(unit, item, self.source.tell)
+                statistics.drop(reason_of(found))
+                rejected(found)
             else:
                 yield item
 
@@ -268,8 +269,9 @@ class TextReader:
             try:
                 encoded = self._encoder.encode([used.record])
             except DataError as error:
-                statistics.drop(UNUSABLE)
-                rejected(self._rejections.reject(unit, _not_encoded(unit, used.document, error)))
+                found = self._rejections.reject(unit, _not_encoded(unit, used.document, error))
+                statistics.drop(reason_of(found))
+                rejected(found)
             else:
                 yield used, encoded
 

@@ -6,14 +6,18 @@ import json
 import math
 import shlex
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.application.data.rejected_records import counts_of, lost_line, reason_of
 from holdfast.bootstrap.process.aligned_lines import aligned
 from holdfast.bootstrap.process.printing import fitting, short, visible
 from holdfast.bootstrap.process.program import called_as
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.asked_trust import asked_trust
 from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.goodput_accounting import sentence_of
+from holdfast.bootstrap.wiring.record_files import rejected_in
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.domain.counting import counted
 from holdfast.domain.events import (
@@ -27,7 +31,7 @@ from holdfast.domain.events import (
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.bootstrap.run import Run
@@ -124,6 +128,7 @@ class Report:
         if found["checkpoint"] is not None:
             reader = "transformers" if self._run.settings.model.lora is None else "PEFT"
             rows.append(("checkpoint", f"{short(found['checkpoint'])}  (for {reader})"))
+        rows += [("left out", line) for line in _left_out(RunLayout(self._run.directory))]
         if self.written is not None:
             rows.append(("report", short(str(self.written))))
         return rows
@@ -218,6 +223,15 @@ class Report:
             return False
         best = self._run.best_checkpoint(progress)
         return best is not None and best["checkpoint"] is not None and best["step"] != progress.step
+
+
+def _left_out(layout: RunLayout) -> Iterator[str]:
+    """Yield what a run has left out: records that are listed, and files that were not read to their end."""
+    listed = list(rejected_in(layout))
+    for reason, count, remedy in counts_of(Counter(map(reason_of, listed))):
+        yield f"{counted(count, 'record')}: {reason}{remedy}"
+    if (line := lost_line(listed)) is not None:
+        yield line
 
 
 def failure_of(run: Run, error: Exception) -> Mapping[str, str]:

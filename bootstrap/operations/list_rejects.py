@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from holdfast.application.data.rejected_records import LOSES_REST, counts_of, lost_line
 from holdfast.application.data.shard_meta import total_drops, total_warnings
 from holdfast.bootstrap.operations.prepare_data import place_of
 from holdfast.configs.error_messages import one_line
@@ -27,16 +28,22 @@ def reject_lines(dataset: OpenDataset, *, as_json: bool) -> Iterator[str]:
     """
     drops: Counter[str] = Counter()
     warnings: Counter[str] = Counter()
+    lost: list[Any] = []
     for shard in dataset.tokens.shards():
         meta: Any = dataset.tokens.meta(shard)
         drops.update(total_drops([meta]))
         warnings.update(total_warnings([meta]))
         for record in meta["rejected"]:
             shown = mask(record)
+            if LOSES_REST in record:
+                lost.append(record)
             yield json.dumps(shown) if as_json else one_line(place_of(shown))
     if not as_json:
-        yield f"{dataset.folder}: {counted(drops.total(), 'record')} left out"
-        yield from (f"{count:10,}  {one_line(rule)}" for rule, count in sorted(drops.items()))
+        counts = counts_of(drops)
+        yield f"{dataset.folder}: {counted(sum(count for _, count, _ in counts), 'record')} left out"
+        yield from (f"{count:10,}  {one_line(rule)}{remedy}" for rule, count, remedy in sorted(counts))
+        if (line := lost_line(lost)) is not None:
+            yield line
         if warnings:
             yield "used with a warning:"
             yield from (f"{count:10,}  {one_line(rule)}" for rule, count in sorted(warnings.items()))

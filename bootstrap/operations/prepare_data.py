@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.application.data.rejected_records import RULE
+from holdfast.application.data.rejected_records import RULE, counts_of, lost_line
 from holdfast.application.data.shard_meta import total_warnings
 from holdfast.bootstrap.operations.open_preparation import open_preparation
 from holdfast.bootstrap.process.progress_bar import ProgressBar
@@ -100,11 +100,13 @@ def finish_preparation(settings: TrainSettings, *, is_quiet: bool = False) -> Pr
 
 def left_out_lines(prepared: Prepared, rejected: Sequence[Mapping[str, object]]) -> list[str]:
     """Return lines for a person about the records that were left out: their number by reason, and the first ones."""
-    total = sum(prepared.drops.values())
-    if not total:
+    if not prepared.drops:
         return []
-    lines = [f"{counted(total, 'record')} left out:"]
-    lines += [f"    {count:>9,} {reason}" for reason, count in sorted(prepared.drops.items(), key=_most_first)]
+    counts = counts_of(prepared.drops)
+    lines = [f"{counted(sum(count for _, count, _ in counts), 'record')} left out:"] if counts else []
+    lines += [f"    {count:>9,} {reason}{remedy}" for reason, count, remedy in counts]
+    if (lost := lost_line(rejected)) is not None:
+        lines.append(lost)
     if rejected:
         lines += [f"the first of {len(rejected):,} with details (`data rejects` lists all):"]
         lines += [f"    {place_of(record)}" for record in rejected[:_MOST_SHOWN]]
@@ -116,10 +118,6 @@ def place_of(record: Mapping[str, object]) -> str:
     if RULE not in record:
         return str(record["reason"])
     return f"{record['unit']}, position {record['position']}: {record[RULE]}: {record['reason']}"
-
-
-def _most_first(counted_reason: tuple[str, int]) -> tuple[int, str]:
-    return -counted_reason[1], counted_reason[0]
 
 
 def _report(line: str) -> None:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.application.data.rejected_records import LOSES_REST, RULE, UNUSABLE
+from holdfast.application.data.rejected_records import reason_of
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
 from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.folder import read_whole_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
+from holdfast.bootstrap.wiring.record_files import rejected_in
 from holdfast.bootstrap.wiring.version_store import VersionStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from holdfast.bootstrap.operations.metric_table import Curve
 
@@ -227,7 +228,7 @@ def base_model_facts(settings: Mapping[str, Any]) -> Facts:
 
 def _incidents(layout: RunLayout, events: list[dict[str, Any]]) -> Facts:
     kinds = Counter(str(each.get("event")) for each in events)
-    rejected = Counter(map(_reason_of, _rejected(layout)))
+    rejected = Counter(map(reason_of, rejected_in(layout)))
     return {
         "starts": kinds["RunStarted"],
         "crashes": sum(1 for _ in JsonLines(layout.restarts).read()),
@@ -235,15 +236,6 @@ def _incidents(layout: RunLayout, events: list[dict[str, Any]]) -> Facts:
         "rejected_records": rejected.total(),
         "rejected_by_rule": dict(rejected.most_common()),
     }
-
-
-def _reason_of(record: Mapping[str, Any]) -> str:
-    return str(record.get(RULE, "the rest of a file" if LOSES_REST in record else UNUSABLE))
-
-
-def _rejected(layout: RunLayout) -> Iterator[Mapping[str, Any]]:
-    for path in sorted(layout.root.glob("rejected*.jsonl")):
-        yield from JsonLines(path).read()
 
 
 def _evaluations(curves: Mapping[str, Curve]) -> list[Facts]:

@@ -11,7 +11,15 @@ from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.read_statistics import ReadStatistics
-from holdfast.application.data.rejected_records import RULE, UNUSABLE, RejectedRecords
+from holdfast.application.data.rejected_records import (
+    LOSES_REST,
+    LOST,
+    RULE,
+    RejectedRecords,
+    counts_of,
+    lost_line,
+    reason_of,
+)
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_sources import report_remarks
@@ -21,7 +29,7 @@ from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.data_source import Unit
@@ -33,7 +41,8 @@ _EXAMPLES = 3  # of each reason
 class ValidatedData:
     """The result of a check: the number of ``records`` read, and the numbers of drops and warnings by reason.
 
-    ``examples`` are some of the records that were left out, by reason. ``problem`` is the error that a run would end
+    ``examples`` are some of the records that were left out, by reason. ``lost`` tells of the files that cannot be read
+    to their end, None if there are none. ``problem`` is the error that a run would end
     with, None if there is none. ``remarks`` are on the files, those that are not read among them.
     """
 
@@ -43,6 +52,7 @@ class ValidatedData:
     examples: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
     problem: str | None = None
     remarks: Sequence[str] = ()
+    lost: str | None = None
 
     @property
     def kept(self) -> int:
@@ -59,6 +69,7 @@ class ValidatedData:
             "examples": {reason: [*map(dict, some)] for reason, some in self.examples.items()},
             "problem": self.problem,
             "remarks": list(self.remarks),
+            "lost": self.lost,
         }
 
 
@@ -90,10 +101,12 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
     if pipeline.watch is not None and (sentence := pipeline.watch.sentence()) is not None:
         remarks.append(sentence)
     found = check.statistics
-    if problem is None and settings.data.on_error == "stop" and found.drops.get(UNUSABLE):
-        problem = f"{check.examples[UNUSABLE][0]['reason']} (to skip records that cannot be used: data.on_error=skip)"
+    if problem is None and settings.data.on_error == "stop" and check.refused is not None:
+        problem = f"{check.refused['reason']} (to skip records that cannot be used: data.on_error=skip)"
     ordered = {reason: check.examples[reason] for reason in sorted(check.examples)}
-    return ValidatedData(found.records, found.drops, found.warnings, ordered, problem, remarks)
+    drops = {reason: count for reason, count in found.drops.items() if reason != LOST}
+    records = found.records - found.drops.get(LOST, 0)
+    return ValidatedData(records, drops, found.warnings, ordered, problem, remarks, lost_line(check.lost))
 
 
 @final
@@ -108,6 +121,8 @@ class _Check:
         self._lock = Lock()
         self.statistics = ReadStatistics()
         self.examples: dict[str, list[Mapping[str, object]]] = {}
+        self.refused: Mapping[str, object] | None = None
+        self.lost: list[Mapping[str, object]] = []
 
     def read(self, unit: Unit) -> None:
         """Read ``unit``."""
@@ -118,7 +133,11 @@ class _Check:
             self._show(self._done, self._total)
 
     def _note(self, record: Mapping[str, object]) -> None:
-        some = self.examples.setdefault(str(record.get(RULE, UNUSABLE)), [])
+        some = self.examples.setdefault(reason_of(record), [])
+        if RULE not in record:
+            self.refused = self.refused or record
+        if LOSES_REST in record:
+            self.lost.append(record)
         if len(some) < _EXAMPLES:
             some.append(record)
 
@@ -129,12 +148,18 @@ def validation_lines(found: ValidatedData) -> list[str]:
     for title, counts in (("left out", found.drops), ("used with a warning", found.warnings)):
         if counts:
             lines += ["", f"{title}:"]
-        for reason, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
-            lines.append(f"    {count:>9,} {reason}")
-            for record in found.examples.get(reason, ()) if title == "left out" else ():
-                place = f"{record['unit']}, position {record['position']}: " if RULE in record else ""
-                lines.append(f"              {one_line(place + str(record['reason']))}")
+        for reason, count, remedy in counts_of(counts):
+            lines.append(f"    {count:>9,} {reason}{remedy}")
+            lines += _examples(found, reason) if title == "left out" else ()
+    if found.lost is not None:
+        lines += ["", found.lost, *_examples(found, LOST)]
     return [*lines, "", found.problem or "the data pass: no rule ends a run"]
+
+
+def _examples(found: ValidatedData, reason: str) -> Iterator[str]:
+    for record in found.examples.get(reason, ()):
+        place = f"{record['unit']}, position {record['position']}: " if RULE in record else ""
+        yield f"              {one_line(place + str(record['reason']))}"
 
 
 def _ignore(_: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.application.data.rejected_records import RULE, UNUSABLE
+from holdfast.application.data.rejected_records import reason_of
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.data_streams import parts_of
 from holdfast.domain.data.document_spans import UnitName
@@ -30,6 +30,7 @@ class RejectedFiles:
 
     def __init__(self, files: Sequence[Path], names: Sequence[str], source: DataSource) -> None:
         self._done = dict.fromkeys(files, (0, 0))  # bytes and records
+        self._given: set[tuple[str, int]] = set()  # another rank may have met the same record
         self._default = names[0]
         parts = parts_of(source) if len(names) > 1 else ()
         self._names = {unit.name: name for name, part in zip(names, parts, strict=False) for unit in part.units()}
@@ -43,7 +44,15 @@ class RejectedFiles:
                 records = list(JsonLines(file).read())
                 found += records[count:]
                 self._done[file] = (now, len(records))
-        found = [each for each in found if "unit" in each and type(each.get("position")) is int]
+        places = {
+            place: each
+            for each in found
+            if "unit" in each
+            and type(each.get("position")) is int
+            and (place := (str(each["unit"]), each["position"])) not in self._given
+        }
+        self._given.update(places)
+        found = list(places.values())
         if not found:
             return None
         units = [UnitName(self._names.get(str(each["unit"]), self._default), str(each["unit"])) for each in found]
@@ -51,7 +60,7 @@ class RejectedFiles:
         return Rejects(
             np.array([known[unit] for unit in units], np.int64),
             np.array([each["position"] for each in found], np.int64),
-            tuple(str(each.get(RULE, UNUSABLE)) for each in found),
+            tuple(map(reason_of, found)),
             tuple(str(each.get("reason", "")) for each in found),
             tuple(known),
         )

@@ -13,7 +13,7 @@ from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from holdfast.bootstrap.wiring.run_parts import OpeningParts
@@ -34,6 +34,17 @@ def open_rejections(
             report(str(error))
 
     return rejections_of(settings.data, write, known=rejected.read())
+
+
+def rejected_in(layout: RunLayout) -> Iterator[Mapping[str, Any]]:
+    """Yield the rejected records that the ranks of a run have listed; one that several of them met, once."""
+    known: set[tuple[str, str]] = set()
+    for path in sorted(layout.root.glob("rejected*.jsonl")):
+        for record in JsonLines(path).read():
+            place = str(record.get("unit")), str(record.get("position"))
+            if place not in known:
+                known.add(place)
+                yield record
 
 
 def rejections_of(

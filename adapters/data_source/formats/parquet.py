@@ -28,6 +28,11 @@ def parquet_schema(file: Any) -> pa.Schema:
     return pq.ParquetFile(file).schema_arrow
 
 
+def num_rows(file: Any) -> int:
+    """Return the number of rows of ``file``."""
+    return int(pq.ParquetFile(file).metadata.num_rows)
+
+
 def split_parquet(file: Any, size: int, unit_bytes: int) -> list[tuple[int, int]]:
     """Return parts of whole row groups, each by its first row and about its bytes, which are ``unit_bytes`` or more.
 

@@ -300,7 +300,7 @@ def not_utf8(file: str, position: int, start: int, end: int) -> Rejected:
         f"{file}: byte {position} is not UTF-8; it seems to be a binary file or text in another encoding: "
         "set data.encoding, say to cp1252, convert it to UTF-8 or leave it out"
     )
-    return Rejected(reason, start, end)
+    return Rejected(reason, start, end, kind="not in the encoding")
 
 
 def kind_of(value: object) -> str:

@@ -111,7 +111,7 @@ def _judge(content: bytes, file: str, start: int) -> Document | Rejected | None:
             f"{file}: there is a NUL at byte {start + nul}: it seems to be a binary file, leave it out; or set "
             "data.encoding if it is UTF-16"
         )
-        return Rejected(reason, start, end)
+        return Rejected(reason, start, end, kind="not in the encoding")
     if start == 0:
         text = text.removeprefix(BYTE_ORDER_MARK)
     return Document(text, start, end) if text and not text.isspace() else None

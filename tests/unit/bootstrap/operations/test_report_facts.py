@@ -26,11 +26,13 @@ EVENTS = [
 
 
 def test_what_happened_to_a_run_is_counted_from_its_files(tmp_path):
-    """Each event counts once, whatever start it was in, and so does each rejected record of each rank."""
+    """Each event counts once, whatever start it was in, and so does each rejected record, whichever ranks met it."""
     run = write_run(tmp_path / "a", losses=[3.0, 2.5, 2.25, 2.0, 1.5], events=EVENTS)
     write_lines(run / "rejected.jsonl", [{"unit": "a", "position": 1, "reason": "x"}])
     write_lines(run / "rejected.rank2.jsonl", [{"unit": "b", "position": 3, "reason": "x", "loses_rest": True}])
-    write_lines(run / "rejected.rank1.jsonl", [{"unit": "a", "position": 2, "rule": "length", "reason": "x"}] * 2)
+    by_rule = [{"unit": "a", "position": place, "rule": "length", "reason": "x"} for place in (2, 4)]
+    for rank in (1, 3):
+        write_lines(run / f"rejected.rank{rank}.jsonl", by_rule)
     write_lines(run / "restarts.jsonl", [{"time": BEGAN, "cause": "SIGKILL", "code": 137, "lost_steps": 2}])
     incidents = report_facts(run)["incidents"]
     expected = {
