@@ -343,7 +343,7 @@ class FilesDataSource(DataSource):
             and self._format == "auto"
             and not any(file.is_chosen for file in listed)
         )
-        if chosen := folder.choose(found) if is_folder else found:
+        if chosen := folder.choose(found, self._reading.begin) if is_folder else found:
             return chosen
         kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
         others = "".join(f"; {each.sentence}" for each in folder.remarks())
@@ -366,7 +366,7 @@ class FilesDataSource(DataSource):
         if form != "json":
             return found
         if (kind := self._reading.form_of_json(found)) is None and not file.is_chosen:
-            folder.objects.append(name)
+            folder.objects.append(found)
             return None
         return replace(found, format=kind or form)
 

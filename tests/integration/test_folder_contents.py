@@ -120,6 +120,56 @@ def test_what_is_in_no_format_is_counted(tmp_path):
     assert sum(remark.unused for remark in source.remarks()) == 9
 
 
+CARD = (
+    b"---\nconfigs:\n- data_files: a/*\n  config_name: one\n- config_name: two\n  data_files:\n  - path: [b/*]\n---\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["train.jsonl", "more.jsonl"], "1 file of no split is read beside those of the split train: more.jsonl"),
+        (["a-00000-of-00001.jsonl", "b-00000-of-00001.jsonl"], "several sets of shards are read together: a-*-of-"),
+        (["a.jsonl", "b.jsonl.gz"], "files of several formats are read: 1 jsonl, 1 jsonl.gz"),
+        (
+            ["a/a.jsonl", "b/b.jsonl", "README.md"],
+            "README.md names other files to train on, by configuration (one, two)",
+        ),
+        (["a/a.jsonl", "a/b.jsonl", "README.md"], None),
+    ],
+)
+def test_what_may_be_more_than_is_meant_is_said(tmp_path, names, said):
+    """A folder is read as a whole, and what tells that a part of it may be meant is named."""
+    contents = {name: CARD if name == "README.md" else lines(name) for name in names}
+    contents |= {name: gzip.compress(lines(name)) for name in names if name.endswith(".gz")}
+    source = files(tmp_path, contents)
+    assert texts_of(source) == sorted(name for name in names if name != "README.md")
+    doubts = [remark.sentence for remark in source.remarks() if not remark.unused]
+    assert [doubt.startswith(f"{tmp_path}: {said}") for doubt in doubts] == [True] * (said is not None)
+
+
+@pytest.mark.parametrize(
+    "head", [b"[" * 9000, b"- a", b"a: &a [*a]", b"configs: {a: 1}", b"configs:\n- data_files: [[[1]]]"]
+)
+def test_a_strange_card_is_no_error(tmp_path, head):
+    """A card may hold anything."""
+    source = files(tmp_path, {"README.md": b"---\n" + head + b"\n---\n", "a.jsonl": lines("one")})
+    assert texts_of(source) == ["one"]
+
+
+def test_a_saved_dataset_has_the_files_that_it_lists(tmp_path):
+    """Results of map and filter, and files of an earlier state, are not read, and counted."""
+    dataset = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    dataset.save_to_disk(str(tmp_path), num_shards=2)
+    for name in ("cache-0123456789abcdef.arrow", "data-00002-of-00003.arrow"):
+        (tmp_path / name).write_bytes((tmp_path / "data-00000-of-00002.arrow").read_bytes())
+    source = FilesDataSource([str(tmp_path)])
+    assert texts_of(source) == ["one", "two"]
+    assert remarks(source)[0].startswith(f"2 files in {tmp_path} are no part of the saved dataset")
+    (tmp_path / "state.json").write_bytes(b"{\n")
+    assert texts_of(FilesDataSource([str(tmp_path)])) == ["one", "two", "one"]
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"), [("d.zip", "unpack it"), ("e.docx", "convert it to text"), ("f.dat", "set data.format")]
 )
