@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.configs.sections.data import PythonLibraryDataSettings
@@ -9,6 +10,8 @@ from holdfast.configs.sections.distributed import MeshSettings, mesh_settings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.configs.sections.base import Section
     from holdfast.configs.sections.data import DataSettings
     from holdfast.configs.sections.distributed import DistributedSettings
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 STEPS = 150
 SEQUENCE_LENGTH = 256
 ALGORITHM, LEARNING_RATE = "muon", 1e-2
+HOLDOUT: Mapping[str, object] = MappingProxyType({"holdout": 0.05, "holdout_by": "similar_documents"})
+FORMER_HOLDOUT: Mapping[str, object] = MappingProxyType({"holdout": 0.02, "holdout_by": "document"})
+"""The hold-out of runs that earlier versions began; their records do not have ``holdout_by``."""
 
 
 def quickstart_defaults(
@@ -37,8 +43,8 @@ def quickstart_defaults(
     if not isinstance(data, PythonLibraryDataSettings):
         return {}
     sections: dict[str, Section] = {}
-    if "sequence_length" not in data.model_fields_set:
-        sections["data"] = data.model_copy(update={"sequence_length": SEQUENCE_LENGTH})
+    length = {} if "sequence_length" in data.model_fields_set else {"sequence_length": SEQUENCE_LENGTH}
+    sections["data"] = with_holdout(data.model_copy(update=length), HOLDOUT)
     if "budget" not in run.model_fields_set:
         budget = run.budget.model_copy(update={"steps": STEPS})
         sections["run"] = run.model_copy(update={"budget": budget})
@@ -47,6 +53,18 @@ def quickstart_defaults(
         rate = optimizer.learning_rate if is_rate_given else LEARNING_RATE
         sections["optimizer"] = optimizer.model_copy(update={"algorithm": ALGORITHM, "learning_rate": rate})
     return sections
+
+
+def with_holdout(data: DataSettings, values: Mapping[str, object]) -> DataSettings:
+    """Return ``data`` with these ``values`` of the hold-out where no others were given; they still count as not given.
+
+    Data of another kind than the Python standard library stay as they are.
+    """
+    if not isinstance(data, PythonLibraryDataSettings):
+        return data
+    chosen = data.model_copy(update={name: values[name] for name in HOLDOUT.keys() - data.model_fields_set})
+    chosen.model_fields_set.difference_update(HOLDOUT.keys() - data.model_fields_set)
+    return chosen
 
 
 def _is_usual(optimizer: OptimizerSettings, distributed: DistributedSettings) -> bool:

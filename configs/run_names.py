@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from holdfast.configs.plain import leaves, to_plain
+from holdfast.configs.quickstart import FORMER_HOLDOUT, with_holdout
 from holdfast.configs.secret_masking import mask, mask_url
 from holdfast.configs.sections.tokenizer import FORMER_VALUES
 from holdfast.configs.settings import TrainSettings, usual_settings
@@ -87,8 +88,8 @@ def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]
     The quickstart's name is ``default``. If an earlier version without automatic names has left the same run under
     ``default``, this name is kept; ``restore`` returns the settings from the record of that run.
     """
-    name, former = _name_of(settings), _name_of(settings, _ONCE_IN_NAMES)
-    if Path("runs", former).exists():
+    name, former = _name_of(settings), _former_name(settings)
+    if Path("runs", former).exists() and (former == name or former != QUICKSTART):
         return former
     record = Path("runs", QUICKSTART, "run.json")
     if name != QUICKSTART and not Path("runs", name).exists() and record.is_file():
@@ -101,13 +102,25 @@ def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]
             settings = settings.model_copy(update={"tokenizer": earlier.tokenizer})
         kept = FORMER_VALUES.keys() - settings.tokenizer.model_fields_set
         former_values = {key: getattr(earlier.tokenizer, key) for key in kept if hasattr(earlier.tokenizer, key)}
-        settings = settings.model_copy(update={"tokenizer": settings.tokenizer.model_copy(update=former_values)})
+        changes: dict[str, Any] = {"tokenizer": settings.tokenizer.model_copy(update=former_values)}
+        if earlier.data.kind == settings.data.kind:
+            changes["data"] = with_holdout(settings.data, dict(earlier.data))
+        settings = settings.model_copy(update=changes)
         return QUICKSTART if _identity(earlier) == _identity(settings) else name
     return name
 
 
-def _name_of(settings: TrainSettings, also: tuple[str, ...] = ()) -> str:
-    identity = _identity(settings, also)
+def _former_name(settings: TrainSettings) -> str:
+    """Return the name that an earlier version gave the run, which was named by more settings, of other defaults."""
+    usual = usual_settings(settings.data.kind)
+    former, usual = (
+        each.model_copy(update={"data": with_holdout(each.data, FORMER_HOLDOUT)}) for each in (settings, usual)
+    )
+    return _name_of(former, _ONCE_IN_NAMES, usual)
+
+
+def _name_of(settings: TrainSettings, also: tuple[str, ...] = (), usual: TrainSettings | None = None) -> str:
+    identity = _identity(settings, also, usual)
     if identity == _identity(TrainSettings()):
         return QUICKSTART
     named = {_FORMER.get(key, key): value for key, value in identity.items()}
@@ -115,12 +128,14 @@ def _name_of(settings: TrainSettings, also: tuple[str, ...] = ()) -> str:
     return f"{_word(settings)}-{digest}"
 
 
-def _identity(settings: TrainSettings, also: tuple[str, ...] = ()) -> dict[str, Any]:
+def _identity(
+    settings: TrainSettings, also: tuple[str, ...] = (), usual: TrainSettings | None = None
+) -> dict[str, Any]:
     """Return the settings that identify a run, and those named ``also``, by dotted key.
 
-    Defaults are left out, so settings can be added.
+    Defaults, those of ``usual`` if it is given, are left out, so settings can be added.
     """
-    plain = mask(_chosen(settings, usual_settings(settings.data.kind)), mask_url)
+    plain = mask(_chosen(settings, usual or usual_settings(settings.data.kind)), mask_url)
     found = {".".join(path): value for path, value in leaves(plain)}
     kinds = {f"{section}.kind": getattr(settings, section).kind for section in _KINDS}
     return {

@@ -16,6 +16,7 @@ from holdfast.configs.error_messages import Origins, dotted, explain_all, one_li
 from holdfast.configs.inference import infer_kinds
 from holdfast.configs.model_sizes import settings_of_size
 from holdfast.configs.plain import leaves, to_plain
+from holdfast.configs.quickstart import FORMER_HOLDOUT
 from holdfast.configs.ready_configurations import find_file, shown_name
 from holdfast.configs.run_names import names_itself, run_name
 from holdfast.configs.secret_masking import MASK
@@ -118,6 +119,9 @@ def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
     tokenizer = current.get("tokenizer")
     if isinstance(tokenizer, dict) and tokenizer.get("kind") in ("huggingface", "train"):
         current["tokenizer"] = {**FORMER_VALUES, **tokenizer}
+    data = current.get("data")
+    if isinstance(data, dict) and data.get("kind") == "python_library":
+        current["data"] = {**FORMER_HOLDOUT, **data}
     return _resolve(plant(current, origin)).settings
 
 

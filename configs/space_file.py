@@ -34,7 +34,13 @@ _MOST_COMBINATIONS = 64
 _FIXED = {
     ("run.name", "run.dir", "run.cache_dir"): "each trial has a folder of its own",
     ("tune",): "these settings describe the search itself",
-    ("evaluation", "data.holdout", "data.folds", "data.fold"): "then trials would not be measured alike",
+    (
+        "evaluation",
+        "data.holdout",
+        "data.holdout_by",
+        "data.folds",
+        "data.fold",
+    ): "then trials would not be measured alike",
 }
 _TOKENIZERS = ("tokenizer",)
 _LOSSES = ("optimizer.dpo",)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
 
 _SECTIONS = ("data.", "evaluation.")
-_OF_A_SPLIT = ("holdout", "folds", "fold")
+_OF_A_SPLIT = ("holdout", "holdout_by", "folds", "fold")
 _OF_THE_RUN = ("sequence_length", "packing", "transforms", "text_field", "task", "chat")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.tokenizer_difference import find_difference
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.quickstart import FORMER_HOLDOUT, with_holdout
 from holdfast.configs.sections.tokenizer import (
     FORMER_VALUES,
     BackendSettings,
@@ -31,10 +32,13 @@ def with_former_settings(settings: TrainSettings, began: Mapping[str, Any] | Non
     """Return ``settings`` with what the run of the settings ``began`` does by default, where nothing else is chosen.
 
     Earlier versions trained a tokenizer beside the weights of another model, put no further tokens around documents,
-    and kept the dropout of a model that learns preferences. The run continues so.
+    kept the dropout of a model that learns preferences, and held out fewer documents of the Python library, each by
+    itself. The run continues so.
     """
     if began is None:
         return settings
+    if (data := with_holdout(settings.data, {**FORMER_HOLDOUT, **began["data"]})) != settings.data:
+        settings = settings.model_copy(update={"data": data})
     tokenizer, optimizer = settings.tokenizer, settings.optimizer
     if isinstance(tokenizer, BackendSettings):
         settings = settings.model_copy(update={"tokenizer": _former_tokenizer(tokenizer, began["tokenizer"])})

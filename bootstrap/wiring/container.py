@@ -38,6 +38,7 @@ from holdfast.bootstrap.wiring.evaluation_providers import held_out_documents, p
 from holdfast.bootstrap.wiring.evaluation_sets import evaluation_sets
 from holdfast.bootstrap.wiring.eviction_policy import first_uses, load_eviction
 from holdfast.bootstrap.wiring.excluded_documents import exclusion_of
+from holdfast.bootstrap.wiring.hold_out import hold_out
 from holdfast.bootstrap.wiring.late_value import LateValue, late_or, late_or_made
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.open_ledger import open_ledger
@@ -117,7 +118,7 @@ class Container(containers.DeclarativeContainer):
     late_data: providers.Singleton[LateValue[RunData | None]] = providers.Singleton(LateValue, None)
     run_data = providers.Callable(late_or, late_data, providers.Singleton(RunData, data_source))
     run_source = run_data.provided.source
-    holdout = providers.Singleton(data.hold_out, run_source, settings.provided.data, settings.provided.run.seed, report)
+    holdout = providers.Singleton(hold_out, run_source, settings, report, show)
     sample = providers.Factory(partial, sample_texts, run_source)
     limit = providers.Singleton(build_rejection_limit, settings.provided.data)
     pipeline_before_tokens = providers.Singleton(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.cached_batches import CachedBatches
-from holdfast.application.data.choose_holdout import choose_holdout
 from holdfast.application.data.lane_reader import MOST_EXPECTING, ROW_ORDER, STRIPED, LanePlan
 from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.row_packer import JoinedRows, PackedRows
@@ -24,7 +23,6 @@ from holdfast.configs.sections.data import MixtureDataSettings
 from holdfast.domain.counting import counted
 from holdfast.domain.data.data_growth import Growth
 from holdfast.domain.data.exclusion import NO_EXCLUSION
-from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
 from holdfast.domain.data.profile import ProfileBuilder
@@ -52,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.run import RunSettings
     from holdfast.configs.sections.sources import ScoreRange
     from holdfast.domain.data.exclusion import Exclusion
+    from holdfast.domain.data.holdout import Holdout
     from holdfast.domain.data.packing import Packing
     from holdfast.domain.data.sample_order import RankShard
     from holdfast.domain.phase import ShowPhase
@@ -90,15 +89,6 @@ def trained_stream(stream: BatchStream, reference: ReferenceColumn | None) -> Ba
     return stream.with_reference(reference)
 
 
-def hold_out(source: DataSource, data: FeedSettings, seed: int, report: Callable[[str], object]) -> Holdout:
-    """Return the documents to hold out, by the settings."""
-    if data.folds is not None:
-        return Holdout.fold(data.fold, data.folds, seed)
-    if form_of(data) == "tokens":
-        return Holdout(data.holdout, seed)
-    return choose_holdout(source, Holdout(data.holdout, seed), report)
-
-
 def usable_text(holdout: Holdout, pipeline: RecordPipeline, task: str = "text") -> Callable[[Document], str | None]:
     """Return a function from a document to the text that a tokenizer may be trained on, None for no text."""
 
@@ -122,7 +112,8 @@ def _words_of(text: str, task: str) -> str | None:
 
 def usable_key(holdout: Holdout, pipeline: RecordPipeline, task: str = "text") -> str:
     """Return the key that identifies the result of ``usable_text``."""
-    return json.dumps([repr(holdout), *pipeline.fingerprints, *([] if task == "text" else [task, 1])])
+    documents = repr(holdout) if holdout.chosen is None else holdout.key
+    return json.dumps([documents, *pipeline.fingerprints, *([] if task == "text" else [task, 1])])
 
 
 def prefetch_depth(data: FeedSettings, batch_size: int) -> int:
@@ -305,7 +296,7 @@ def cached_batches(
     ``ranges`` are those of the scores of each source. Added documents come last. With ``holds_pairs`` the documents are
     preferences.
     """
-    key = f"{packing_key(packing)} without {holdout.begin!r} {holdout.end!r} {holdout.seed}"
+    key = f"{packing_key(packing)} without {holdout.key}"
     rows = [
         PackedRows(
             source,

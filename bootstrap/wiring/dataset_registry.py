@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.application.data.text_reader import TextReader
-    from holdfast.configs.sections.data import CacheSettings
+    from holdfast.configs.sections.tokens import CacheSettings
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from holdfast.application.data.text_reader import TextReader
     from holdfast.bootstrap.wiring.dataset_registry import Datasets
-    from holdfast.configs.sections.data import CacheSettings
+    from holdfast.configs.sections.tokens import CacheSettings
     from holdfast.domain.data.cache_eviction import CachedShard, EvictionPolicy
     from holdfast.domain.data.mixture import Mixture
 

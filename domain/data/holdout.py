@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from hashlib import sha256
+from dataclasses import dataclass, field
+from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -27,12 +27,14 @@ class Holdout:
 
     The hash depends on the text, not on the place: two copies of a document are either both held out or both not, and
     the split does not change when files are moved, reordered or added. The documents that ``seed`` maps to
-    [``begin``, ``end``) of [0, 1) are held out.
+    [``begin``, ``end``) of [0, 1) are held out, or those of the hashes in ``chosen`` if it is given: little-endian
+    uint64, ascending. Then the numbers say which share was asked for.
     """
 
     end: float
     seed: int
     begin: float = 0.0
+    chosen: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def fold(cls, index: int, folds: int, seed: int) -> Self:
@@ -52,8 +54,20 @@ class Holdout:
 
     def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return bool (documents,): whether each document, by its uint64 hash, is held out from training."""
-        places = self.place_of(hashes)
-        return (self.begin <= places) & (places < self.end)
+        if self.chosen is not None:
+            known = np.frombuffer(self.chosen, "<u8")
+            places = np.searchsorted(known, hashes)
+            is_held = places < len(known)
+            is_held[is_held] = known[places[is_held]] == hashes[is_held]
+            return is_held
+        places_of_all = self.place_of(hashes)
+        return (self.begin <= places_of_all) & (places_of_all < self.end)
+
+    @property
+    def key(self) -> str:
+        """Return a text that is the same for hold-outs of the same documents, and another one for others."""
+        chosen = "" if self.chosen is None else f" {blake2b(self.chosen, digest_size=16).hexdigest()}"
+        return f"{self.begin!r} {self.end!r} {self.seed}{chosen}"
 
     def holds_text(self, text: str) -> bool:
         """Return whether the document is for evaluation, never for training."""
