@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _ROOT = Path(__file__).resolve().parent.parent
-_GOAL_BITS, _GOAL_SHARE, _GOAL_SECONDS = 1.70, 0.5, 150.0
+_GOAL_BITS, _GOAL_SHARE, _GOAL_SECONDS = 2.05, 0.5, 150.0
+_GOAL_ALIKE = 1.70  # by the hold-out of earlier commits
+_ALIKE = ("data.holdout=0.02", "data.holdout_by=document", "run.name=default")
 _MINUTES = 2
 
 
@@ -81,14 +83,21 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         module = "holdfast" if (tree / "holdfast").is_dir() else "application"
         for _ in range(options.pairs):
             earlier.append(outcome_of(tree, module))
-            now.append(outcome_of(_ROOT, "holdfast"))
+            now.append(outcome_of(_ROOT, "holdfast", *_ALIKE))
+    usual = outcome_of(_ROOT, "holdfast")
     limited = outcome_of(_ROOT, "holdfast", f"run.budget.minutes={_MINUTES}")
     bits = max(each.bits for each in now)
     shares = [late.processor / early.processor for early, late in zip(earlier, now, strict=True)]
     share = statistics.median(shares)
     return [
         Figure(f"bits per byte of held-out text, {options.against}", f"{max(each.bits for each in earlier):.3f}"),
-        Figure("bits per byte of held-out text, this commit", f"{bits:.3f}", f"<= {_GOAL_BITS}", bits <= _GOAL_BITS),
+        Figure("bits per byte of the same text, this commit", f"{bits:.3f}", f"<= {_GOAL_ALIKE}", bits <= _GOAL_ALIKE),
+        Figure(
+            "bits per byte of held-out text that resembles nothing in training, this commit",
+            f"{usual.bits:.3f}",
+            f"<= {_GOAL_BITS}",
+            usual.bits <= _GOAL_BITS,
+        ),
         Figure(f"processor seconds, {options.against}", _each(earlier, "processor")),
         Figure("processor seconds, this commit", _each(now, "processor")),
         Figure("processor seconds, this commit / earlier", f"{share:.2f}", f"<= {_GOAL_SHARE}", share <= _GOAL_SHARE),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings import TrainSettings
-from holdfast.configs.settings_layers import load_settings
+from holdfast.configs.settings_layers import load_settings, restore_settings
 from holdfast.domain.errors import ConfigurationError
 
 
@@ -40,6 +41,32 @@ def chosen(*overrides):
 def test_the_defaults_fill_what_is_not_given(overrides, expected):
     """On the standard library they hold for each setting that nobody gave, and for no other data."""
     assert chosen(*overrides) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), (0.05, "similar_documents")),
+        (("data.holdout=0.02",), (0.02, "similar_documents")),
+        (("data.holdout_by=document",), (0.05, "document")),
+        (("data.path=texts",), (0.02, "document")),
+    ],
+)
+def test_the_default_run_holds_out_more_in_groups(overrides, expected):
+    """The hold-out of the standard library is chosen as the other defaults are, and counts as not given."""
+    data = load_settings([], overrides, {}).settings.data
+    assert (data.holdout, data.holdout_by) == expected
+    assert data.model_fields_set & {"holdout", "holdout_by"} == {
+        override.partition("=")[0].removeprefix("data.") for override in overrides if "holdout" in override
+    }
+
+
+def test_the_record_of_an_earlier_version_keeps_its_hold_out():
+    """Such a record has no ``holdout_by``; what it is restored for holds out each document by itself."""
+    recorded = dump_settings(load_settings([], ["data.holdout=0.02"], {}).settings)
+    assert restore_settings(recorded).data.holdout_by == "similar_documents"
+    del recorded["data"]["holdout_by"]
+    assert (restore_settings(recorded).data.holdout, restore_settings(recorded).data.holdout_by) == (0.02, "document")
 
 
 def test_a_profile_of_steps_after_its_end_is_refused():

@@ -209,3 +209,22 @@ def test_strictness_is_no_part_of_a_run():
     """``data.strict`` only decides whether the run ends, so it changes neither the name nor a begun run."""
     assert name_of(*DATA, "data.strict=true") == name_of(*DATA)
     assert not run_names.is_identity("data.strict", False, True)
+
+
+def test_runs_of_the_library_with_the_former_hold_out_are_found(home):
+    """Under the name that they had, be it from settings that are defaults now or from those that were it."""
+    (home / "runs").mkdir()
+    former = "llama-6ee3d928"  # of data.holdout=0.05 alone, when the default was 0.02
+    assert name_of("data.holdout=0.05") == "default"
+    (home / "runs" / former).mkdir()
+    assert name_of("data.holdout=0.05") == former
+    assert name_of() == "default"
+    record = home / "runs/default/run.json"
+    record.parent.mkdir()
+    earlier = dump_settings(settings_of("run.name=default", "data.holdout=0.02"))
+    record.write_text(json.dumps({"settings": earlier}))
+    assert name_of("data.holdout=0.02") == "default"  # both hold out by groups
+    del earlier["data"]["holdout_by"]
+    record.write_text(json.dumps({"settings": earlier}))
+    assert name_of("data.holdout=0.02") == name_of() == "default"
+    assert name_of("data.holdout=0.3") != "default"

@@ -44,3 +44,22 @@ def test_other_runs_stay_as_they_are():
     """The optimizer of a run that learns no preferences keeps its settings."""
     settings = loaded("data.path=texts")
     assert with_former_settings(settings, dump_settings(settings)).optimizer == settings.optimizer
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((), (0.02, "document")),
+        (("data.holdout=0.05",), (0.05, "document")),
+        (("data.holdout_by=similar_documents",), (0.02, "similar_documents")),
+    ],
+)
+def test_a_run_on_the_python_library_keeps_what_it_held_out(given, expected):
+    """One of an earlier version holds out fewer documents, each by itself, unless something else is set now."""
+    record = dump_settings(loaded("data.holdout=0.02"))
+    del record["data"]["holdout_by"]
+    again = with_former_settings(loaded(*given), record)
+    assert (again.data.holdout, again.data.holdout_by) == expected
+    assert with_former_settings(loaded(), dump_settings(again)).data == again.data
+    new = loaded()
+    assert with_former_settings(new, dump_settings(new)).data == with_former_settings(new, None).data == new.data
