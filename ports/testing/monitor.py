@@ -165,6 +165,7 @@ class MonitorContract(ABC):
             pool.submit(monitor.close).result()
         assert self._figures(monitor, tmp_path) == self._expected([(1, {"loss": 2.0})])
 
+    @pytest.mark.slow  # a limit in seconds
     def test_a_call_takes_milliseconds(self, monitor: Monitor) -> None:
         """A thousand records of eight metrics take less than two seconds, also on a busy machine."""
         self._needs(self.is_prompt)

@@ -40,6 +40,7 @@ class ResourceProbeContract(ABC):
             assert all(share is None or 0 <= share <= 1 for share in figures.values())
             assert None not in (figures["memory"], figures["processors"], figures["disk"])
 
+    @pytest.mark.slow  # a limit in seconds
     def test_a_sample_takes_milliseconds(self, probe: ResourceProbe) -> None:
         """A hundred samples take less than two seconds, also on a busy machine."""
         start = time.perf_counter()

@@ -34,7 +34,7 @@ ENVIRONMENT = {
 }
 DRIVER = str(Path(__file__).parents[1] / "support/archive_driver.py")
 HASTY = replace(QUICK, deadline=0.5)
-GRACE = 30  # seconds that a busy machine may take beside what is waited for
+GRACE = 60  # seconds that a busy machine may take beside what is waited for
 FAULTS = {
     **{f"status {status}": Fault(status=status) for status in (500, 503)},
     "reset": RESET,

@@ -119,7 +119,7 @@ def test_the_keeper_ends_if_the_coordinator_is_gone(tmp_path):
     (rank,) = psutil.Process(process.pid).children()
     with pytest.raises(OSError, match="gone"):
         follow_rank(process, SimpleNamespace(signals=fail))
-    assert process.wait(timeout=5) == -signal.SIGTERM
+    assert process.wait(timeout=60) == -signal.SIGTERM
     rank.kill()  # a rank of a run notices it, saves and ends
 
 
@@ -130,26 +130,28 @@ def ended(code, *others):
         coordinator.begin("a", rank, 1 + len(others))
     for rank, other in enumerate(others, 1):
         threading.Timer(0.2, coordinator.end, ("a", rank, other)).start()
-    end_rank(coordinator, "a", 0, code, seconds=5.0, poll=0.02)
+    end_rank(coordinator, "a", 0, code, seconds=1e5, poll=0.02)
     return coordinator.status().decided
 
 
 def test_a_rank_that_failed_because_of_another_does_not_ask_for_a_new_start():
-    """The mistake that the other rank tells a moment later ends the run, and a crash of both does not."""
+    """The mistake that the other rank tells a moment later ends the run, and a crash of both does not.
+
+    The last rank ends the waiting, which would take a day.
+    """
     assert ended(2) == 2
     assert ended(1, 2) == 2
     for code, *others in ((1, 1), (143,), (75, 0)):
-        began = time.monotonic()
         with pytest.raises(RuntimeError, match="rank 0"):
             ended(code, *others)
-        assert time.monotonic() - began < 4.0, "the last rank ends the waiting"
 
 
 def test_waiting_for_a_run_folder_ends(tmp_path):
     """A folder that nobody holds is free at once, and one that is held is waited for as long as asked."""
-    began = time.monotonic()
-    wait_until_free(tmp_path, 60.0)
-    lock = take_lock(tmp_path)
-    wait_until_free(tmp_path, 0.5)
+    times = iter([0.0, 0.2, 0.4, 0.6])
+    wait_until_free(tmp_path, 0.5, lambda: next(times))
+    assert next(times) == 0.2, "it waits for nothing where nobody is"
+    lock, times = take_lock(tmp_path), iter([0.0, 0.2, 0.4, 0.6, 0.8])
+    wait_until_free(tmp_path, 0.5, lambda: next(times))
     os.close(lock)
-    assert 0.5 <= time.monotonic() - began < 10.0
+    assert next(times) == 0.8

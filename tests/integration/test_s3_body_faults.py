@@ -45,12 +45,14 @@ def test_each_fault_is_one_retry(server):
 
 
 def test_a_silent_server_is_given_up_after_the_read_timeout(server):
-    """The file system's own time-outs hold: silence of that length ends a request, which is made again."""
+    """The file system's own time-outs hold: silence of that length ends a request, which is made again.
+
+    The stream's own patience would last for hours.
+    """
     server.faults = deque([STALL])
     files = fsspec.filesystem("s3", endpoint_url=server.url, **OWN, config_kwargs={"read_timeout": 1})
-    counter, start = ReadCounter(), time.monotonic()
-    assert read(files, counter=counter) == CONTENT
-    assert time.monotonic() - start < 20  # the stream's own patience is 30 seconds
+    counter = ReadCounter()
+    assert read(files, counter=counter, stall_seconds=1e5) == CONTENT
     assert counter.read_retries >= 1  # so short a patience ends on a busy machine, too
 
 
@@ -120,23 +122,21 @@ def test_credentials_that_expire_are_asked_for_anew(server, tmp_path):
 
 
 def test_closing_drops_the_connection(server):
-    """A stream that is closed while its range is on its way hangs up, and does so at once."""
+    """A stream that is closed while its range is on its way hangs up, and does not wait for the answer."""
     asked, hung_up = threading.Event(), threading.Event()
 
     def answer(handler, body):
         asked.set()
-        if select.select([handler.connection], [], [], 20)[0]:
+        if select.select([handler.connection], [], [], 100)[0]:
             hung_up.set()
         return Answer(503, {}, b"")
 
     server.answer = answer
     stream = open_x(fsspec.filesystem("s3", endpoint_url=server.url, **OWN))
     stream.raw.start(0)
-    assert asked.wait(20)
-    start = time.monotonic()
+    assert asked.wait(60)
     stream.close()
-    assert hung_up.wait(10)
-    assert time.monotonic() - start < 5
+    assert hung_up.wait(60)
     assert is_read_by(NATIVE, server)
 
 

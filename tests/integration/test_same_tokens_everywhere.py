@@ -223,7 +223,7 @@ def test_a_fault_that_stays_stops_the_stream(corpus, status, tries):
     began = time.monotonic()
     with pytest.raises(DataError, match=rf"tokens/stream/3\.jsonl.*{tries}") as caught:
         batches_of(HASTY)
-    assert time.monotonic() - began < HASTY.deadline + 10  # of itself a stream tries for two minutes
+    assert time.monotonic() - began < HASTY.deadline + 60  # of itself a stream tries for two minutes
     assert "\n" not in str(caught.value)
 
 
@@ -312,12 +312,12 @@ def test_a_place_that_is_silent_when_files_are_looked_for_is_an_error_within_the
     """A server that never answers what a file is ends the search in a sentence that names the file."""
     web.behave()
     serve, go_on = web.answer, threading.Event()
-    web.answer = lambda handler, body: serve(handler, body) if go_on.wait(60) else None
+    web.answer = lambda handler, body: serve(handler, body) if go_on.wait() else None
     began = time.monotonic()
     try:
         with pytest.raises(DataError, match=r"/a\.jsonl cannot be listed \(no answer came"):
             FilesDataSource([f"{web.url}/a.jsonl"], access=FileAccess(HASTY, 0.1)).units()
-        assert time.monotonic() - began < HASTY.deadline + 10
+        assert time.monotonic() - began < HASTY.deadline + 60
     finally:
         go_on.set()
         web.answer = serve

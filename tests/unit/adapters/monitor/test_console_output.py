@@ -132,14 +132,12 @@ class HeldTerminal(io.StringIO):
 
 
 def test_a_held_output_does_not_block_the_loop(clock):
-    """While nobody reads, calls return at once and the oldest waiting lines are dropped."""
+    """While nobody reads, calls return, as one that waits would do so for ever, and old lines are dropped."""
     file = HeldTerminal()
     monitor = console_of(None, None, file=file, clock=clock)
-    start = time.monotonic()
     for number in range(3000):
         monitor.say(f"line {number}")
         monitor.record(number, {"loss": 1.0})
-    assert time.monotonic() - start < 30.0  # a single call that waits would do so for ever
     file.released.set()
     monitor.close()
     assert "line 2999" in lines_of(file)
@@ -151,9 +149,8 @@ def test_a_held_output_does_not_block_the_end(clock):
     file = HeldTerminal()
     monitor = ConsoleMonitor(None, file=file, clock=clock)
     monitor.say("never read")
-    start = time.monotonic()
     monitor.close()
-    assert time.monotonic() - start < 10.0
+    assert not file.released.is_set()
     file.released.set()
 
 
@@ -163,7 +160,7 @@ def test_an_output_that_is_gone_is_reported_once(clock):
     monitor = console_of(None, None, file=file, clock=clock)
     file.close()
     with pytest.raises(TrainingError, match="console"):
-        _record_for(monitor, seconds=10.0)
+        _record_for(monitor, seconds=60.0)
     monitor.record(2, {"loss": 1.0})
     monitor.say("nobody hears this")
     assert monitor.close() is None

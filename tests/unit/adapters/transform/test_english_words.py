@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -70,11 +69,9 @@ def test_sentences(text, number):
 
 @pytest.mark.parametrize("mark", [*"(=.:@/#", ".a", ":@", "a:", "@a.", "\u2026x"])
 def test_long_pieces_take_no_quadratic_time(mark):
-    """A piece of 30,000 marks is split in two seconds."""
-    piece = (mark * 30_000)[:30_000]
-    began = time.process_time()
+    """A piece of 300,000 marks is split in a second or two; quadratic work would take longer than a test may."""
+    piece = (mark * 300_000)[:300_000]
     assert "".join(words_of(piece)) == piece
-    assert time.process_time() - began < 2
 
 
 def test_a_table_is_bounded_and_right_when_it_is_full():

@@ -15,12 +15,12 @@ def test_findings_come_in_the_order_of_the_checks():
     both = threading.Barrier(2)
 
     def meet():
-        both.wait(20)  # for the other one, so that neither ends alone
+        both.wait(60)  # for the other one, so that neither ends alone
         time.sleep(0.1)
         yield good("slow", "there")
 
     fast = Check("fast", lambda: [good("fast", "there")])
-    slow = Check("slow", meet, seconds=30)
+    slow = Check("slow", meet, seconds=100)
     assert [finding.name for finding in perform_together([slow, slow, fast])] == ["slow", "slow", "fast"]
 
 
@@ -88,8 +88,7 @@ def test_a_check_may_take_as_long_as_it_says(seconds):
     """The limit is that of the check, not that of the one before it."""
     over = threading.Event()
     try:
-        began = time.monotonic()
-        perform_together([Check(name, lambda: [over.wait(60)], seconds) for name in ("a", "b", "c")])
-        assert time.monotonic() - began < 30
+        found = perform_together([Check(name, lambda: [over.wait()], seconds) for name in ("a", "b", "c")])
+        assert [finding.detail for finding in found] == [f"no answer within {seconds} s"] * 3
     finally:
         over.set()

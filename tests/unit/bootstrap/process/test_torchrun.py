@@ -36,13 +36,12 @@ def test_the_code_of_a_process_is_that_of_torchrun(code, tmp_path):
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_a_process_that_is_stopped_has_the_time_that_is_asked_for(tmp_path):
+def test_a_process_that_is_stopped_has_the_time_that_is_asked_for(tmp_path, monkeypatch):
     """A process that takes longer to end than the time limit of the option is killed, whichever torch there is."""
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1000")  # longer than a test may take
     (tmp_path / "sleep.py").write_text(STUBBORN)
-    began = time.monotonic()
     options = ["--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "1"]
     assert torchrun([*options, str(tmp_path / "sleep.py")]) == 3
-    assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize(
