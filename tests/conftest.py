@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, settings
 # tiny models gain nothing from threads, and threads that wait for busy cores make a step eighty times as slow
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A slow example says that the host is busy, not that the code is wrong.
+# Slow examples, and a slow choice of them, say that the host is busy, not that the code is wrong.
 # Several classes inherit the examples of one contract suite, each for its own adapter: that is the suite's purpose.
-settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+_CHECKS = [HealthCheck.differing_executors, HealthCheck.too_slow]
+settings.register_profile("any host", deadline=None, suppress_health_check=_CHECKS)
 settings.load_profile("any host")
 
 # under nohup each process that a test starts would ignore it too, and Python does not hear what it ignores

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 40.0
+SECONDS = 60.0
 START = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
 SET_UP = {
     "bash": 'eval "$(holdfast completion bash)"',

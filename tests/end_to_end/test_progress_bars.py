@@ -28,7 +28,7 @@ def drawn(*arguments, cwd):
     """Return all that a command draws on a terminal of 120 columns, whose lines it does not exceed."""
     with Terminal(*arguments, cwd=cwd, columns=120) as terminal:
         assert terminal.process.wait(900) == 0, terminal.text[-3000:]
-        terminal._reader.join(10)
+        terminal._reader.join(60)
         assert max(map(len, terminal.lines)) <= 120
         return terminal.text
 

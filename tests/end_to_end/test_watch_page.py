@@ -317,7 +317,7 @@ def test_a_run_is_followed_over_its_restart(chromium, tmp_path):
                 assert page.locator("#events").inner_text().count("resumed at step") == 1
                 again.send_signal(signal.SIGKILL)
                 again.wait(60)
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 60
                 while not _is_free(port):
                     assert time.monotonic() < deadline, "the page outlives its run"
                     time.sleep(0.05)

@@ -174,7 +174,7 @@ def test_a_killed_upload_to_s3_is_gone_on_with(server, url, tmp_path):
     folder = committed(tmp_path, 7)
     points = {point: f"{url}-{point}" for point in (13, 20, 26, 30)}
     children = [start("put", place, folder, point) for point, place in points.items()]
-    assert [child.wait(50) for child in children] == [-signal.SIGKILL] * len(points)
+    assert [child.wait(60) for child in children] == [-signal.SIGKILL] * len(points)
     for place in points.values():
         objects = WatchedObjects(objects_at(place))
         assert CheckpointArchive(objects).list() == []
@@ -188,7 +188,7 @@ def test_a_killed_upload_to_s3_is_gone_on_with(server, url, tmp_path):
 def test_a_killed_upload_in_parts_leaves_nothing(server, url, tmp_path, monkeypatch):
     """The parts that a killed process has brought to S3 are deleted by the next sweep."""
     folder = committed(tmp_path, 7, {"model": bytes(11 << 20)})
-    assert start("parts", url, folder).wait(50) == -signal.SIGKILL
+    assert start("parts", url, folder).wait(60) == -signal.SIGKILL
     assert len(unfinished(server, url)) == 1
     archive = later(objects_at(url))
     assert archive.list() == []

@@ -171,7 +171,7 @@ def changed(monkeypatch):
             self.hexdigest = self._hasher.hexdigest
 
         def update(self, piece):
-            event.wait(10)
+            event.wait(60)
             self._hasher.update(piece)
 
     monkeypatch.setattr(hashed_file, "blake3", Waiting)
@@ -232,10 +232,12 @@ def test_reading_stays_ahead_of_hashing_by_few_pieces(tmp_path, changed, monkeyp
 
     reader = threading.Thread(target=read)
     reader.start()
-    time.sleep(0.2)
+    while len(ended) < 3:
+        time.sleep(0.01)
+    time.sleep(0.2)  # in which it would read a fourth
     before = list(ended)
     changed.set()
-    reader.join(10)
+    reader.join(60)
     assert (before, ended) == ([PIECE] * 3, [PIECE] * 5)
 
 

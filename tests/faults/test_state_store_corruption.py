@@ -237,7 +237,7 @@ def test_nothing_outside_the_run_folder_is_opened(tmp_path):
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=True,
     )
     report = json.loads(result.stdout)

@@ -45,7 +45,7 @@ def outcomes_of(scenario: str) -> list[dict]:
             env={"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
-            timeout=55,
+            timeout=100,
             check=False,
         )
     assert result.returncode == 0, result.stderr

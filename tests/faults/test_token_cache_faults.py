@@ -182,7 +182,7 @@ def test_a_kill_at_any_point_is_made_good(scenario):
     """Killed at any file operation, a cache is filled to the same tokens, in budget, and a sealed one tells nothing."""
     with TemporaryDirectory(dir=MEMORY) as folder:
         driver = driven(scenario, folder)
-        output, errors = driver.communicate(timeout=55)
+        output, errors = driver.communicate(timeout=100)
     assert driver.returncode == 0, errors
     outcomes = json.loads(output)
     assert len(outcomes) > 60
@@ -196,7 +196,7 @@ def test_a_process_killed_at_a_random_moment_is_made_good(root, seed):
     for _ in range(random.Random(seed).randrange(1, 60)):
         filler.stdout.readline()
     filler.send_signal(signal.SIGKILL)
-    filler.communicate(timeout=30)
+    filler.communicate(timeout=100)
     assert finish(root) == undisturbed()
     assert list((root / ".tmp").iterdir()) == []
 
@@ -213,7 +213,7 @@ def slowly(root):
 def test_two_processes_fill_one_cache(root):
     """Processes that fill the same cache at once end well, and leave the bytes of one."""
     fillers = [driven("slowly", root) for _ in range(2)]
-    outputs = [filler.communicate(timeout=50) for filler in fillers]
+    outputs = [filler.communicate(timeout=100) for filler in fillers]
     assert [filler.returncode for filler in fillers] == [0, 0], outputs
     assert finish(root) == undisturbed()
     assert list((root / ".tmp").iterdir()) == []

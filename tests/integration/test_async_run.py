@@ -87,7 +87,7 @@ def test_an_error_of_the_run_is_that_of_the_task(settings, tmp_path):
         stream = asyncio.create_task(listed(run.events()))
         with pytest.raises((ConfigurationError, DataError), match="none"):
             await run.run_async()
-        return await asyncio.wait_for(stream, 10)
+        return await asyncio.wait_for(stream, 60)
 
     assert asyncio.run(fail()) == []
 

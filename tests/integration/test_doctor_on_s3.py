@@ -1,7 +1,5 @@
 """The checks of ``doctor`` on a real S3 server, and on one that never answers."""
 
-import time
-
 import pytest
 from s3fs import S3FileSystem
 
@@ -64,14 +62,12 @@ def test_data_in_a_bucket_are_found(server, path):
     assert found_for(data_checks(settings_of(f"data.path={path}"), SECONDS)).verdict is CheckVerdict.OK
 
 
-def test_a_server_that_never_answers_takes_no_longer_than_the_limit(server, monkeypatch):
+def test_a_server_that_never_answers_is_an_error_at_the_limit(server, monkeypatch):
     """A bucket behind a server that is silent is an error within the time limit."""
     with black_hole() as hole:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{hole.port}")
         S3FileSystem.clear_instance_cache()
-        began = time.monotonic()
         finding = found_for(data_checks(settings_of("data.path=s3://corpus/there/*.jsonl"), 2.0))
-        took = time.monotonic() - began
     S3FileSystem.clear_instance_cache()
     assert finding.verdict is CheckVerdict.ERROR
-    assert took < 4
+    assert "no answer came in 1.0 s" in finding.detail

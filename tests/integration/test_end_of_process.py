@@ -46,7 +46,7 @@ def test_a_group_that_is_left_does_not_abort_the_end(group, expected, ending):
 READING = """
 import atexit, threading, time
 from holdfast.application.data.prefetch import Prefetch
-from holdfast.bootstrap.process.exit_codes import end_with
+from holdfast.bootstrap.process import exit_codes
 
 def items():
     started.set()
@@ -59,22 +59,23 @@ def command():
     return 7
 
 started = threading.Event()
+exit_codes._PARTING_SECONDS = {seconds}
 atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))  # called last of all
-end_with(command)
+exit_codes.end_with(command)
 """
 
 
 @pytest.mark.parametrize(
-    ("body", "left"),
+    ("body", "seconds", "left"),
     [
-        ("time.sleep(0.5)", "['MainThread']\n"),
-        ("threading.Event().wait()", ""),  # the interpreter is not torn down at all
+        ("time.sleep(0.5)", 60.0, "['MainThread']\n"),
+        ("threading.Event().wait()", 0.2, ""),  # the interpreter is not torn down at all
     ],
 )
-def test_the_interpreter_is_not_torn_down_under_a_thread_of_ours(body, left):
+def test_the_interpreter_is_not_torn_down_under_a_thread_of_ours(body, seconds, left):
     """A command ends with its code once its threads have ended, and if one hangs without them, but never under them."""
     outcome = subprocess.run(
-        [sys.executable, "-c", READING.format(body=body)],
+        [sys.executable, "-c", READING.format(body=body, seconds=seconds)],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
         text=True,
         capture_output=True,

@@ -360,7 +360,7 @@ def test_what_is_expected_is_read_all_the_same(is_packed):
         server.requests.clear()
         for unit in [*units, *units]:
             source.expect(unit)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while len(server.requests) < min(len(units), 32) and time.monotonic() < end:
             time.sleep(0.01)
         assert len(server.requests) >= min(len(units), 32)
@@ -399,7 +399,7 @@ def test_of_many_expected_parts_the_oldest_are_given_up():
         for begin, end in ((0, 8), (8, 40)):  # what is given up was asked for by then
             for unit in units[begin:end]:
                 source.expect(unit)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while len(server.requests) < end and time.monotonic() < deadline:
                 time.sleep(0.01)
         assert len(server.requests) == 40

@@ -55,4 +55,4 @@ def test_an_error_ends_the_turn():
     with pytest.raises(KeyError):
         drawn(1, 3, fail)
     with ThreadPoolExecutor(1) as pool:
-        assert len(pool.submit(drawn, 1, 3).result(timeout=20)) == 3
+        assert len(pool.submit(drawn, 1, 3).result(timeout=60)) == 3

@@ -83,7 +83,7 @@ def started(folder):
     script.write_text(WAITING)
     command = RankCommand([sys.executable, str(script), str(ready)], str(folder), str(folder), 1.0)
     process = start_rank(command, os.environ)
-    for _ in range(500):
+    for _ in range(3000):
         if ready.exists() or process.poll() is not None:
             return process
         time.sleep(0.02)

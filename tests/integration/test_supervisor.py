@@ -58,7 +58,7 @@ def restarts(folder):
 
 def wait_for(path):
     """Return once there is a file at ``path``."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)

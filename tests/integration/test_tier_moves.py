@@ -232,12 +232,12 @@ def test_in_the_anneal_each_one_is_archived(store_with, told, phase, archived):
     def around(name, key, operation):
         if name == "upload" and key == "checkpoint-1/model":
             begun.set()
-            assert may_go_on.wait(20)
+            assert may_go_on.wait(60)
         return operation()
 
     with store_with(around=around, phase=phase, keep=Retention(1)) as store:
         store.save(snapshot_of(1, {"model": b"one"}))
-        assert begun.wait(20)
+        assert begun.wait(60)
         for step in (2, 3, 4):
             store.save(snapshot_of(step, {"model": b"later"}))
         may_go_on.set()

@@ -152,12 +152,12 @@ def test_what_is_being_copied_is_not_deleted(tmp_path, store_with, told):
     def around(name, key, operation):
         if name == "upload" and key == "checkpoint-1/model":
             begun.set()
-            assert may_go_on.wait(20)
+            assert may_go_on.wait(60)
         return operation()
 
     with store_with(keep=1, around=around) as store:
         store.save(snapshot_of(1, {"model": b"one"}))
-        assert begun.wait(20)
+        assert begun.wait(60)
         for step in (2, 3):
             store.save(snapshot_of(step, {"model": b"later"}))
         assert [info.progress.step for info in store.list()] == [1, 3]
@@ -176,7 +176,7 @@ def test_the_end_of_a_run_waits_for_so_long(store_with, caplog):
 
     def around(name, _, operation):
         if name == "upload":
-            may_go_on.wait(20)
+            may_go_on.wait(60)
         return operation()
 
     with store_with(around=around, patience=0.2) as store:

@@ -135,7 +135,7 @@ def spoilt_ranges(monkeypatch):
 
     def spoilt(self, begin, end):
         body = Future()
-        body.set_result(found.spoil(bytes(fetch(self, begin, end).result(30))))
+        body.set_result(found.spoil(bytes(fetch(self, begin, end).result(60))))
         return body
 
     monkeypatch.setattr(RemoteFile, "fetch", spoilt)

@@ -58,7 +58,7 @@ def test_watch_prints_its_address_and_ends_with_ctrl_c(run):
         with client.stream() as states:
             assert next(states)[1]["runs"][0]["step"] == 300
             process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         assert process.stdout.read() == ""
 
 
@@ -67,7 +67,7 @@ def test_watch_ends_with_its_input(run):
     with watching(run, "--port", "0", "--with-input") as (process, line):
         assert line.startswith("page: http://127.0.0.1:")
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_watch_opens_as_many_files_as_the_system_allows(run):

@@ -14,7 +14,7 @@ class Client:
         self.port = port
 
     def ask(self, path, method="GET", **headers):
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
             return answer.status, answer.read(), dict(answer.getheaders())
@@ -26,7 +26,7 @@ class Client:
     @contextmanager
     def stream(self, **headers):
         """Give the states of the stream, each with its id."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(
                 "GET", "/api/stream", headers={name.replace("_", "-"): text for name, text in headers.items()}
             )

@@ -85,7 +85,7 @@ class Terminal:
     def end(self) -> int:
         """Return the exit code, once all was drawn and what is said to try next works."""
         code = self.process.wait(_SECONDS)
-        self._reader.join(10.0)
+        self._reader.join(60)
         arguments, cwd = self._given
         try_new(arguments, self.text, cwd=cwd)
         return code

@@ -124,7 +124,7 @@ def test_a_library_that_hangs_at_the_end_delays_nothing(tmp_path):
         thread = MonitorThread("fake", tracker)
         thread.begin(described(Path({str(tmp_path)!r})))
         thread.record(1, {{"loss": 1.0}})
-        print(thread.settle(30), close_all([thread], 0.5), thread.monitor._process._process.pid, sep="|")
+        print(thread.settle(60), close_all([thread], 0.5), thread.monitor._process._process.pid, sep="|")
     """
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100, check=True

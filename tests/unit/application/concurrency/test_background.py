@@ -11,7 +11,7 @@ def test_calls_are_made_in_order_beside_the_caller():
     background = BackgroundWorker("test")
     for number in range(1000):
         background.submit(lambda number=number: made.append((number, threading.current_thread().name)))
-    assert background.settle(20)
+    assert background.settle(60)
     assert made == [(number, "test") for number in range(1000)]
     background.close(20)
 
@@ -21,7 +21,7 @@ def test_an_error_is_raised_where_the_caller_asks_and_stops_nothing():
     made = []
     background = BackgroundWorker("test")
     background.submit(lambda: 1 / 0)
-    assert background.settle(20)
+    assert background.settle(60)
     with pytest.raises(ZeroDivisionError):
         background.raise_errors()
     background.submit(lambda: 1 / 0)
@@ -40,7 +40,7 @@ def test_a_call_that_hangs_holds_nobody_up():
     background = BackgroundWorker("test")
     assert background.settle(0)
     go_on = threading.Event()
-    background.submit(lambda: go_on.wait(20))
+    background.submit(lambda: go_on.wait(60))
     background.submit(lambda: None)
     assert not background.settle(0.01)
     assert background.waiting >= 1

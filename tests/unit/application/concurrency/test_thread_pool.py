@@ -16,13 +16,13 @@ def test_more_threads_begin_at_once_and_fewer_work_less_at_a_time():
 
         def wait(gate=gate, entered=entered):
             entered.release()
-            return gate.wait(10)
+            return gate.wait(60)
 
         futures = [pool.submit(wait) for _ in range(6)]
         assert all(entered.acquire(timeout=10) for _ in range(size))
         assert not entered.acquire(timeout=0.05)
         gate.set()
-        assert all(future.result(10) for future in futures)
+        assert all(future.result(60) for future in futures)
     pool.close(10)
 
 
@@ -35,7 +35,7 @@ def test_no_call_is_lost_however_often_the_size_changes(sizes):
     for number, size in enumerate([2, *sizes]):
         pool.resize(size)
         futures += [pool.submit(lambda value: value * 2, number * 10 + each) for each in range(10)]
-    assert [future.result(10) for future in futures] == [each * 2 for each in range(len(futures))]
+    assert [future.result(60) for future in futures] == [each * 2 for each in range(len(futures))]
     pool.close(10)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-many")]
 
@@ -47,7 +47,7 @@ def test_closing_after_a_change_cancels_what_waits_and_ends_every_thread():
 
     def block():
         entered.release()
-        gate.wait(10)
+        gate.wait(60)
 
     for _ in range(3):
         pool.submit(block)
@@ -59,5 +59,5 @@ def test_closing_after_a_change_cancels_what_waits_and_ends_every_thread():
     while not all(future.cancelled() for future in waiting):
         assert closing.is_alive()
     gate.set()
-    closing.join(10)
+    closing.join(60)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-closing")]

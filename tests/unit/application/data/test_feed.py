@@ -233,7 +233,7 @@ def test_more_threads_read_more_lanes_at_a_time():
     class Waiting(ForwardingDataSource):
         def read(self, unit, start=None):
             reading.release()
-            gate.wait(10)
+            gate.wait(60)
             yield from super().read(unit, start)
 
     units = {f"{number}": ["abcdefgh" * 9] for number in range(6)}
@@ -281,7 +281,7 @@ def test_the_supply_tells_how_many_batches_are_ready():
     """Once the queue is full, taking a batch leaves one less in it, or as many as before if one came meanwhile."""
     feed = feed_of({"a": ["abcdefgh" * 9]}, Plan(prefetch=3))
     feed.seek(Cursor())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while feed.supply.batches_ready < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert feed.supply.batches_ready == 3
@@ -326,7 +326,7 @@ def test_a_closed_feed_has_no_thread(mode):
     assert num_threads("prefetch") == 1
     feed.close()
     feed.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while num_threads("holdfast") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert num_threads("holdfast") == 0

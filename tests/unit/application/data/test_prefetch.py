@@ -62,7 +62,7 @@ def test_only_so_many_items_are_made_ahead():
             yield number
 
     prefetch = Prefetch(items(), depth=3)
-    assert enough.wait(10)
+    assert enough.wait(60)
     for taken in range(20):
         assert len(made) <= taken + 3 + 1
         assert next(prefetch) == taken
@@ -86,7 +86,7 @@ def test_closing_wakes_one_who_waits():
     may_go_on = threading.Event()
 
     def items():
-        may_go_on.wait(10)
+        may_go_on.wait(60)
         yield 1
 
     prefetch = Prefetch(items(), depth=1)
@@ -96,8 +96,8 @@ def test_closing_wakes_one_who_waits():
     closing = threading.Thread(target=prefetch.close)
     closing.start()
     may_go_on.set()
-    closing.join(10)
-    waiting.join(10)
+    closing.join(60)
+    waiting.join(60)
     assert not closing.is_alive()
     assert not waiting.is_alive()
     assert received in ([], [1])
@@ -127,7 +127,7 @@ def test_a_new_depth_bounds_what_is_made_ahead():
             yield number
 
     def settled(expected):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while len(made) < expected and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.02)

@@ -128,7 +128,7 @@ def test_the_first_error_stops_the_others_and_is_raised(workers):
         if (unit, index) == ("001", 1):
             raise LookupError(unit)
         if unit > "001":  # so that nobody is through with a shard while the thread that fails waits for a core
-            assert preparation._cancelled.wait(30)
+            assert preparation._cancelled.wait(60)
 
     reader = TextReader(Watched(units, fail), BYTES, rejections)
     preparation = PrepareTokens(reader, cache, rejections, shard_bytes=1, workers=workers)

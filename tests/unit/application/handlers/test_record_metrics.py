@@ -82,7 +82,7 @@ def test_the_speed_does_not_depend_on_the_thread_that_records_it():
     with closing(
         RecordMetrics([MonitorThread("memory", monitor)], Device(None), clock=lambda: next(completed))
     ) as each:
-        each._thread.submit(lambda: gate.wait(20))  # the thread is busy, and records all steps at once
+        each._thread.submit(lambda: gate.wait(60))  # the thread is busy, and records all steps at once
         for _ in range(3):
             each.on_step(EXAMPLES[1])
         gate.set()
@@ -180,7 +180,7 @@ class SlowMonitor(MemoryMonitor):
         self.let = threading.Event()
 
     def record(self, step, metrics):
-        assert self.let.wait(20)
+        assert self.let.wait(60)
         super().record(step, metrics)
 
 
@@ -221,7 +221,7 @@ class SlowDevice(Device):
         self.let = threading.Event()
 
     def memory_bytes(self):
-        assert self.let.wait(20)
+        assert self.let.wait(60)
         return super().memory_bytes()
 
 
@@ -339,7 +339,7 @@ def test_a_tracker_without_an_answer_holds_up_no_checkpoint(tmp_path):
 
     class Silent(MemoryTracker):
         def record(self, step, metrics):
-            threading.Event().wait(20)
+            threading.Event().wait(60)
 
     reports = []
     recorder = RecordMetrics(

@@ -274,7 +274,7 @@ def test_all_ranks_go_back_together():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert [event.progress.health.returns for loop in loops for event in loop.published(RolledBack)] == [(6,), (6,)]
     assert loops[0].state == loops[1].state
     assert loops[0].rows == loops[1].rows

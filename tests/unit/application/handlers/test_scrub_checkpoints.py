@@ -26,7 +26,7 @@ class Store:
 
     def scrub(self):
         self.looks += 1
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(60)
         outcome = self.outcomes.pop(0) if self.outcomes else ()
         if isinstance(outcome, Exception):
             raise outcome
@@ -36,7 +36,7 @@ class Store:
 def saves(handler, number):
     for _ in range(number):
         handler(SAVED)
-        handler._thread.settle(10)
+        handler._thread.settle(60)
 
 
 def test_each_so_many_saves_one_is_looked_at():

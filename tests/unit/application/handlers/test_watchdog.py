@@ -190,7 +190,7 @@ def test_a_run_is_watched_from_its_start_to_its_end():
     assert told == [0]
     assert [thread.name for thread in watching] == ["watchdog"]
     for thread in watching:  # it may have to wait for a core before it can end
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     assert host.beats == {}
 

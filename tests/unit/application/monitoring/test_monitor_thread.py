@@ -38,7 +38,7 @@ class GatedTracker(MemoryTracker):
         self.is_broken = False
 
     def record(self, step, metrics):
-        assert self.gate.wait(20)
+        assert self.gate.wait(60)
         self._fail()
         super().record(step, metrics)
 
@@ -109,7 +109,7 @@ def test_a_tracker_gets_dropped_metrics_again(run):
     assert thread.take_error() is None
     tracker.gate.set()
     thread.flush(8)
-    assert thread.close(20)
+    assert thread.close(60)
     assert steps(tracker) == [*range(1, 9)]
     assert history.steps == {"tracker": 8}
 
@@ -125,10 +125,10 @@ def test_metrics_that_are_dropped_after_a_waiting_flush_are_sent_by_the_next(run
     for step in (4, 5, 6, 7):
         thread.record(step, {"loss": float(step)})
     tracker.gate.set()
-    assert thread.settle(20)
+    assert thread.settle(60)
     thread.record(8, {"loss": 8.0})
     thread.flush(8)
-    assert thread.close(20)
+    assert thread.close(60)
     assert steps(tracker) == [*range(1, 9)]
     assert history.steps == {"tracker": 8}
 
@@ -141,15 +141,15 @@ def test_lost_metrics_of_an_earlier_step_are_sent_again(run):
     for step in (1, 2, 3, 4):
         thread.record(step, {"loss": float(step)})
     thread.flush(4)
-    assert thread.settle(20)
+    assert thread.settle(60)
     tracker.is_broken = True
     thread.record(*suite)
-    assert thread.settle(20)
+    assert thread.settle(60)
     tracker.is_broken = False
     recorded = [(step, {"loss": float(step)}) for step in (1, 2, 3, 4)] + [suite]
     history.between = lambda after, last: [each for each in recorded if after < each[0] <= last]
     thread.flush(4)
-    assert thread.close(20)
+    assert thread.close(60)
     assert tracker.records == recorded
 
 
@@ -164,7 +164,7 @@ def test_a_tracker_that_hangs_for_long_holds_one_flush(run):
     for step in (1, 2, 3):
         thread.flush(step)
     tracker.gate.set()
-    assert thread.close(20)
+    assert thread.close(60)
     assert noted == [3]
 
 
@@ -174,17 +174,17 @@ def test_a_tracker_gets_metrics_again_whose_call_failed(run):
     thread = started(tracker, history, run)
     thread.record(1, {"loss": 1.0})
     thread.flush(1)
-    assert thread.settle(20)
+    assert thread.settle(60)
     tracker.is_broken = True
     for step in (2, 3):
         thread.record(step, {"loss": float(step)})
-    assert thread.settle(20)
+    assert thread.settle(60)
     assert str(thread.take_error()) == "the monitor tracker failed: ConnectionError: the server is away"
     assert history.steps == {"tracker": 1}
     tracker.is_broken = False
     thread.record(4, {"loss": 4.0})
     thread.flush(4)
-    assert thread.close(20)
+    assert thread.close(60)
     assert steps(tracker) == [1, 2, 3, 4]
 
 
@@ -196,10 +196,10 @@ def test_a_tracker_that_stays_away_is_reported_once(run):
     for step, tracker.is_broken in enumerate([True, True, False, True], start=1):
         thread.record(step, {"loss": float(step)})
         thread.flush(step)
-        assert thread.settle(20)
+        assert thread.settle(60)
         found.append(thread.take_error())
     assert [error is not None for error in found] == [True, False, False, True]
-    assert close_all([thread], 20) == []
+    assert close_all([thread], 60) == []
 
 
 def test_the_pause_between_attempts_grows(run):
@@ -212,11 +212,11 @@ def test_the_pause_between_attempts_grows(run):
     thread.begin(run)
     for now[0] in range(0, 230, 10):
         thread.flush(0)
-        assert thread.settle(20)
+        assert thread.settle(60)
     assert attempts == [0.0, 0, 30, 90, 210]  # the first two: at the start and at the first flush
     thread.flush(0, is_last=True)
     thread.flush(0)  # of a checkpoint after the end, in place of the last one
-    assert thread.close(20)
+    assert thread.close(60)
     assert attempts[-1] == 220
 
 
@@ -228,12 +228,12 @@ def test_a_tracker_that_cannot_begin_begins_later(run):
     thread.rewind(0)
     for step in (1, 2, 3):
         thread.record(step, {"loss": float(step)})
-    assert thread.settle(20)
+    assert thread.settle(60)
     assert "the server is away" in str(thread.take_error())
     tracker.is_broken = False
     thread.flush(3)
     thread.finish(EndState.FINISHED)
-    assert thread.close(20)
+    assert thread.close(60)
     assert (tracker.run, steps(tracker), tracker.end) == (run, [1, 2, 3], EndState.FINISHED)
 
 
@@ -243,7 +243,7 @@ def test_a_start_sends_what_the_tracker_lacks(run, sent, expected):
     tracker = MemoryTracker()
     thread = started(tracker, History(9, sent), run)
     thread.rewind(4)
-    assert thread.close(20)
+    assert thread.close(60)
     assert steps(tracker) == expected
 
 
@@ -256,11 +256,11 @@ def test_metrics_of_an_earlier_step_are_known_to_be_unsent(run, late):
         thread.record(step, {"loss": float(step)})
     thread.flush(10)
     thread.record(late, {"suite/own/acc": 0.5})
-    assert thread.settle(20)
+    assert thread.settle(60)
     assert history.steps["tracker"] == late - 1
     thread.record(11, {"loss": 11.0})
     thread.flush(11)
-    assert thread.close(20)
+    assert thread.close(60)
     assert history.steps["tracker"] == 11
 
 
@@ -272,7 +272,7 @@ def test_steps_that_are_taken_again_while_a_tracker_is_away_are_unsent(run):
     thread.rewind(10)
     for step in range(11, 16):
         thread.record(step, {"loss": 2.0})
-    thread.close(20)
+    thread.close(60)
     assert history.steps["tracker"] == 10
 
 
@@ -283,7 +283,7 @@ def test_metrics_before_the_first_step_are_sent_once(run):
     thread = started(tracker, history, run)
     thread.rewind(0)
     thread.record(0, {"loss": 9.0})
-    assert thread.close(20)
+    assert thread.close(60)
     assert tracker.records == [(0, {"loss": 9.0})]
 
 
@@ -295,7 +295,7 @@ def test_a_monitor_for_figures_alone_gets_nothing_twice():
     thread.record(2, {"loss": 2.0})
     thread.rewind(1)
     thread.flush(1)
-    assert thread.settle(20)
+    assert thread.settle(60)
     assert steps(monitor) == [1]
 
 
@@ -305,7 +305,7 @@ def test_a_monitor_that_hangs_is_waited_for_once():
 
     class Hanging(MemoryMonitor):
         def record(self, step, metrics):
-            gate.wait(20)
+            gate.wait(60)
 
     thread = MonitorThread("hanging", Hanging())
     thread.record(1, {})
@@ -330,10 +330,10 @@ def test_a_monitor_that_exits_is_reported_and_called_on():
     thread = MonitorThread("exiting", Exiting())
     thread.record(1, {"loss": 1.0})
     thread.record(2, {"loss": 2.0})
-    assert thread.settle(10)
+    assert thread.settle(60)
     assert recorded == [1, 2]
     assert str(thread.take_error()) == "the monitor exiting failed: SystemExit: 3"
-    assert close_all([thread], 10) == []
+    assert close_all([thread], 60) == []
 
 
 def test_an_error_that_cannot_be_described_is_reported():
@@ -349,9 +349,9 @@ def test_an_error_that_cannot_be_described_is_reported():
 
     thread = MonitorThread("failing", Failing())
     thread.rewind(0)
-    assert thread.settle(10)
+    assert thread.settle(60)
     assert str(thread.take_error()) == "the monitor failing failed: Unspeakable"
-    assert close_all([thread], 10) == []
+    assert close_all([thread], 60) == []
 
 
 def test_closing_reports_a_monitor_that_fails():
@@ -363,7 +363,7 @@ def test_closing_reports_a_monitor_that_fails():
 
     monitor = MemoryMonitor()
     threads = [MonitorThread("failing", Failing()), MonitorThread("memory", monitor)]
-    assert close_all(threads, 20) == ["the monitor failing failed: OSError: disk full"]
+    assert close_all(threads, 60) == ["the monitor failing failed: OSError: disk full"]
     monitor.record(1, {})
     assert monitor.records == []
 
@@ -375,12 +375,12 @@ def test_an_event_reaches_a_tracker_that_knows_events_with_its_kind(run):
     thread.event(1, "RolledBack", "too early")
     thread.begin(run)
     thread.event(2, "RolledBack", "back to step 1")
-    assert thread.close(20)
+    assert thread.close(60)
     assert tracker.notes == [(2, "RolledBack", "back to step 1")]
     simple = MemoryTracker()
     thread = started(simple, None, run)
     thread.event(2, "RolledBack", "back to step 1")
-    assert thread.close(20)
+    assert thread.close(60)
     assert simple.notes == [(2, NoteKind.EVENT, "back to step 1")]
     other = MonitorThread("other", MemoryMonitor())
     other.event(1, "RolledBack", "back")

@@ -202,7 +202,7 @@ def test_a_stop_does_not_wait_for_data():
     """Where reading hangs, a wish to stop ends the run all the same, with a checkpoint of the last complete step."""
     hangs, may_go_on = threading.Event(), threading.Event()
     loop = in_data(lambda: hangs.set() or may_go_on.wait(60))
-    asker = threading.Thread(target=lambda: hangs.wait(30) and loop.inbox.post(StopRun("a signal", 15)))
+    asker = threading.Thread(target=lambda: hangs.wait(60) and loop.inbox.post(StopRun("a signal", 15)))
     asker.start()
     assert 0 < loop.run().step < STEPS
     may_go_on.set()

@@ -193,7 +193,7 @@ def test_a_stop_from_another_thread_ends_the_run():
     loop.at_step(3, trained.set)
 
     def ask():
-        trained.wait(30)
+        trained.wait(60)
         loop.inbox.post(StopRun("the host asked"))
 
     host = threading.Thread(target=ask)

@@ -39,18 +39,20 @@ def test_checks_in_turn_do_not_overlap():
 
 def test_what_was_found_before_a_check_hangs_counts():
     """The findings of a check that hangs, or fails, stay, and one more says so."""
-    over = threading.Event()
+    half_over, over = threading.Event(), threading.Event()
 
     def half(*, fails: bool):
         yield good("run folder", "can be written")
         if fails:
             raise OSError(5, "Input/output error")
-        over.wait(60)
+        half_over.set()
+        over.wait()
 
+    first = Check("first", lambda: [] if half_over.wait(60) else [good("first", "in vain")], seconds=100)
     hanging = Check("run folder", lambda: half(fails=False), seconds=0.1)
-    failing = Check("token cache", lambda: half(fails=True))
+    failing = Check("token cache", lambda: half(fails=True), seconds=100)
     try:
-        findings = perform_together([hanging, failing])
+        findings = perform_together([first, hanging, failing])
     finally:
         over.set()
     verdicts = [finding.verdict for finding in findings]

@@ -230,5 +230,5 @@ def test_the_error_of_a_call_in_a_thread_is_kept():
         raise ZeroDivisionError
 
     fit = Fit(fail)
-    assert fit.wait(10)
+    assert fit.wait(60)
     assert isinstance(fit.error, ZeroDivisionError)

@@ -11,7 +11,7 @@ from holdfast.bootstrap.process.launch import launcher_of
 from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 
-SECONDS = 30
+SECONDS = 60
 
 
 @pytest.fixture(autouse=True)

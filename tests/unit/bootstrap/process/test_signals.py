@@ -118,7 +118,7 @@ def test_a_held_terminal_does_not_keep_the_command():
 
     def tell(_):
         is_held.set()
-        is_written.wait(30)
+        is_written.wait(60)
 
     with stopping_on_signals(lambda *_: True, acknowledge=tell, will_save=lambda: True):
         signal.raise_signal(signal.SIGTERM)

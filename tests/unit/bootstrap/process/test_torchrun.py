@@ -99,7 +99,7 @@ def test_a_machine_that_is_cut_off_ends():
         is_over.set()
 
     with ending_without_processes(0.05, states=lambda: next(states, []), end=end, look_seconds=0.01):
-        assert is_over.wait(30)
+        assert is_over.wait(60)
     assert ended == [75]
     assert next(states, None) is None
 
@@ -109,7 +109,7 @@ def test_a_process_that_torchrun_does_not_look_at_is_enough(monkeypatch):
     monkeypatch.setattr("holdfast.bootstrap.process.torchrun._UNSEEN_SECONDS", 0.05)
     is_over = threading.Event()
     with ending_without_processes(100, states=lambda: ["zombie"], end=lambda _: is_over.set(), look_seconds=0.01):
-        assert is_over.wait(30)
+        assert is_over.wait(60)
 
 
 def test_a_machine_whose_processes_run_goes_on():

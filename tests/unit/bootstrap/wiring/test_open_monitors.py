@@ -34,9 +34,9 @@ def record(threads, steps):
     for step in steps:
         for thread in threads:
             thread.record(step, {"loss": float(step)})
-            assert thread.settle(20)
+            assert thread.settle(60)
     threads[1].flush(steps[-1])
-    assert threads[1].settle(20)
+    assert threads[1].settle(60)
 
 
 def test_another_file_of_a_tracker_gets_all_steps(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -212,12 +211,9 @@ def test_the_report_tells_what_is_sound_before_the_broken_line(path):
     assert "entry 4" in report.broken.reason
 
 
-def test_a_long_file_is_verified_in_seconds(path):
-    """A hundred thousand lines take seconds of a core."""
-    lines = some_lines(100_000, KEY)
-    began = time.thread_time()
-    report = verified(path, lines, key=KEY)
-    assert time.thread_time() - began < 20
+def test_a_long_file_is_verified(path):
+    """A hundred thousand lines take seconds; work that grows with their square would exceed the time of a test."""
+    report = verified(path, some_lines(100_000, KEY), key=KEY)
     assert (report.num_entries, report.broken) == (100_000, None)
 
 
