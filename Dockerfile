@@ -11,7 +11,6 @@ COPY configs configs
 COPY domain domain
 COPY ports ports
 COPY holdfast holdfast
-COPY scripts/application scripts/application
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:${PYTHON}-slim

@@ -1,8 +1,5 @@
-"""Packages: ``holdfast``, whose parts are links to the folders beside it, and the command ``application``."""
+"""The package ``holdfast``, whose parts are links to the folders beside it."""
 
 from setuptools import find_packages, setup
 
-setup(
-    packages=[*find_packages(include=["holdfast", "holdfast.*"]), "application"],
-    package_dir={"application": "scripts/application"},
-)
+setup(packages=find_packages(include=["holdfast", "holdfast.*"]))

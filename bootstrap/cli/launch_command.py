@@ -117,7 +117,6 @@ def _job(options: argparse.Namespace, kind: Kind, settings: TrainSettings) -> Jo
     from holdfast.bootstrap.job_files.job_settings import job_settings
     from holdfast.bootstrap.job_files.process_number import refuse_number
     from holdfast.bootstrap.job_files.ray_workers import SETTINGS, refuse_ray, workers_of
-    from holdfast.bootstrap.process.program import module_called
     from holdfast.configs.sections.distributed import AutoDistributedSettings
 
     machine, found = _machine(options, kind, settings), job_settings(settings, os.environ)
@@ -132,7 +131,7 @@ def _job(options: argparse.Namespace, kind: Kind, settings: TrainSettings) -> Jo
             refuse_ray(settings.distributed, options.kind)
     is_auto = isinstance(settings.distributed, AutoDistributedSettings)
     words = tuple(word for word in found.words if not word.startswith((_NUMBER, *SETTINGS) if workers else _NUMBER))
-    program = Program(options.work, words, module_called(), found.variables, starts_processes=is_auto)
+    program = Program(options.work, words, found.variables, starts_processes=is_auto)
     return Job(
         name=_name(options.name, settings),
         num_machines=options.nodes,

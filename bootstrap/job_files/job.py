@@ -13,6 +13,7 @@ PORT = 29500
 MARGIN_SECONDS = 10
 """Seconds after the grace period of a run until a scheduler may end its processes by force."""
 _LAUNCHER = ("python", "-m", "holdfast.torchrun")
+_PROGRAM = ("-m", "holdfast")
 
 
 @final
@@ -59,7 +60,7 @@ class RayWorkers:
 @final
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The ``command`` ``train`` or ``prepare`` of ``module``, with ``settings``, each ``key.path=value``.
+    """The ``command`` ``train`` or ``prepare``, with ``settings``, each ``key.path=value``.
 
     ``variables`` are the environment variables with the secrets that the settings name or leave out. With
     ``starts_processes`` the command itself starts the processes of its machine.
@@ -67,7 +68,6 @@ class Program:
 
     command: str
     settings: tuple[str, ...]
-    module: str = "application"
     variables: tuple[str, ...] = ()
     starts_processes: bool = True
 
@@ -118,7 +118,7 @@ def command_words(job: Job, *, endpoint: str = "", meeting: str = "", part: str 
     The machines of a run meet at ``endpoint`` (``HOST:PORT``) under the name ``meeting``. Of a preparation in parts a
     machine makes ``part``, written ``I/N``. A word of the command is an ``ExpandedWord`` if its argument is one.
     """
-    program = ["-m", job.program.module, job.program.command]
+    program = [*_PROGRAM, job.program.command]
     settings, processes = [*job.program.settings], job.machine.processes
     if job.is_preparation:
         return ["python", *program, *(["--part", part] if job.num_machines > 1 else []), *settings]
@@ -135,7 +135,7 @@ def command_words(job: Job, *, endpoint: str = "", meeting: str = "", part: str 
 
 def ray_words(job: Job) -> list[str]:
     """Return the words of the command that runs the job on a Ray cluster, a run with a worker for each process."""
-    words = ["python", "-m", job.program.module, job.program.command, "--on", "ray", *job.program.settings]
+    words = ["python", *_PROGRAM, job.program.command, "--on", "ray", *job.program.settings]
     if job.is_preparation:
         return words
     workers = job.ray_workers

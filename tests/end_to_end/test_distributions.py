@@ -64,7 +64,7 @@ def test_the_source_distribution_builds_the_wheel(distributions):
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
     files = {f"holdfast/{path.relative_to(ROOT).as_posix()}" for path in paths if "__pycache__" not in path.parts}
     assert len(files) > 300
-    assert files | {"holdfast/py.typed", "application/__main__.py"} <= contents(wheel).keys()
+    assert files | {"holdfast/py.typed"} <= contents(wheel).keys()
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
         assert not [member.name for member in archive if member.issym() or member.islnk()]
@@ -78,10 +78,10 @@ def test_the_image_builds_the_same_wheel(distributions, tmp_path):
 
 
 def test_the_wheel_installs_nothing_else(distributions):
-    """Its two packages are all that it puts into an environment, and its metadata have version and licence."""
+    """Its package is all that it puts into an environment, and its metadata have version and licence."""
     files = contents(distributions[1])
     metadata = f"holdfast_lm-{__version__}.dist-info"
-    assert {name.partition("/")[0] for name in files} == {"holdfast", "application", metadata}
+    assert {name.partition("/")[0] for name in files} == {"holdfast", metadata}
     headers = message_from_string(files[f"{metadata}/METADATA"].decode())
     assert (headers["Name"], headers["Version"]) == ("holdfast-lm", __version__)
     assert headers["License-Expression"] == "Apache-2.0"
@@ -89,7 +89,7 @@ def test_the_wheel_installs_nothing_else(distributions):
 
 
 def test_a_model_is_trained_and_exported_in_an_empty_folder(installed, tmp_path):
-    """An installed wheel trains, generates and exports under each of its three names, and the export loads."""
+    """An installed wheel trains, generates and exports under each of its names, and the export loads."""
     corpus(tmp_path)
     home = tmp_path / "home"
     home.mkdir()
@@ -97,7 +97,7 @@ def test_a_model_is_trained_and_exported_in_an_empty_folder(installed, tmp_path)
     commands = {
         "trains": ([installed.command, "train", *settings], "finished 6 steps"),
         "generates": (["python", "-m", "holdfast", "generate", "runs/default", "--max-new-tokens", "2"], ""),
-        "exports": (["python", "-m", "application", "export", "runs/default", "./model"], "loss"),
+        "exports": (["python", "-m", "holdfast", "export", "runs/default", "./model"], "loss"),
     }
     for each, (command, expected) in commands.items():
         command[0] = installed.python if command[0] == "python" else command[0]

@@ -49,7 +49,8 @@ NAMED = {"VERSION", "SETTINGS"}
 VARIABLES = re.compile(r"((?:\w+=(?:\$\(.*?\)|\S+) ?)+)(?:$|(?=python ))")
 
 COMMANDS = list(printed())
-OURS = [each for each in COMMANDS if words_of(each.text) and (" -m application" in each.text or each.is_short)]
+_IS_OURS = re.compile(r" -m (application|holdfast)\b(?!\.)")
+OURS = [each for each in COMMANDS if words_of(each.text) and (_IS_OURS.search(each.text) or each.is_short)]
 LAUNCHED = [each for each in COMMANDS if re.search(r"(?<!launch )\b(torchrun|accelerate launch) ", each.text)]
 
 
@@ -108,7 +109,7 @@ def test_a_launcher_understands_what_is_printed(command):
     else:
         options = launch_command_parser().parse_args(words[2:])
     assert options.module
-    assert options.training_script == "application"
+    assert options.training_script in {"application", "holdfast"}
     assert options.training_script_args[0] == "train"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.support.command_line import corpus, tiny
@@ -65,14 +67,21 @@ def test_folders_of_the_same_names_do_not_matter(way, installation, home):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_command_of_the_checkout_is_installed(installation, tmp_path):
-    """``python -m application`` trains from an installation, also beside empty folders."""
-    for name in NAMES:
-        (tmp_path / name).mkdir()
-    command = ["python", "-m", "application", "train"]
-    process = installation.run(*arguments(command, installation, tmp_path), cwd=tmp_path)
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert "finished 6 steps" in process.stdout
+def test_a_host_keeps_its_own_packages(installation, tmp_path):
+    """A program whose packages have these names imports its own, whichever of the two was installed last."""
+    packages = next(installation.folder.glob("lib/python*/site-packages"))
+    owned = {name: packages / name / "__init__.py" for name in NAMES}
+    assert not [name for name in NAMES if owned[name].parent.exists()]
+    for name, path in owned.items():
+        path.parent.mkdir()
+        path.write_text(f"OWNER = 'the host, {name}'\n")
+    code = f"import holdfast\nfor name in {NAMES}: print(__import__(name).OWNER)"
+    try:
+        process = installation.run(installation.python, "-c", code, cwd=tmp_path)
+    finally:
+        for path in owned.values():
+            shutil.rmtree(path.parent)
+    assert process.stdout.splitlines() == [f"the host, {name}" for name in NAMES], process.stderr
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 _PROGRAM = re.compile(
     r"(\w+=\S+ )*(python|pip|openssl|torchrun|srun|accelerate|make|pytest|pre-commit|cp|export)\b.* .*"
-    r"|HOLDFAST_\w+__\w+=.*|(\w+=.*)?python -m application .*"
+    r"|HOLDFAST_\w+__\w+=.*|(\w+=.*)?python -m (application|holdfast) .*"
 )
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STANDS_FOR_ANOTHER = re.compile(r"(?<![\w$/])([A-Z]{2,}|N)(?![\w=])|/NAME\b|\.\.\.")
@@ -63,9 +63,10 @@ def printed() -> Iterator[Printed]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the arguments of ``python -m application`` in ``text``, with something in place of what N stands for."""
+    """Return the arguments of this program in ``text``, with something in place of what N stands for."""
     found = shlex.split(text, comments=True)
-    begin = next((number for number in range(len(found)) if found[number : number + 2] == ["-m", "application"]), -2)
+    pairs = ["-m", "application"], ["-m", "holdfast"]
+    begin = next((number for number in range(len(found)) if found[number : number + 2] in pairs), -2)
     own = itertools.takewhile(lambda word: word not in {"&&", ">"}, found[begin + 2 :])
     known = (word for word in own if word != "..." and not word.startswith("["))
     return ["1" if word in {"N", "STEP"} else word for word in known]

@@ -19,7 +19,7 @@ def test_machines_of_a_run_meet_by_torchrun():
     options = torchrun_parser().parse_args(words[3:])
     assert (options.nnodes, options.nproc_per_node, options.shutdown_timeout) == ("4", "2", 90)
     assert (options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id) == ("c10d", "first:29500", "mine")
-    assert (options.module, options.training_script) == (True, "application")
+    assert (options.module, options.training_script) == (True, "holdfast")
     assert options.training_script_args == ["train", *SETTINGS]
 
 
@@ -37,7 +37,7 @@ def test_one_process_needs_no_launcher():
     assert command_words(job(1, processes=1, starts_processes=False)) == [
         "python",
         "-m",
-        "application",
+        "holdfast",
         "train",
         *SETTINGS,
     ]
@@ -45,7 +45,7 @@ def test_one_process_needs_no_launcher():
 
 def test_a_preparation_has_a_part_for_each_machine():
     """A part is numbered where there are several, and no process waits for another."""
-    assert command_words(job(4, "prepare"), part="2/4")[2:6] == ["application", "prepare", "--part", "2/4"]
+    assert command_words(job(4, "prepare"), part="2/4")[2:6] == ["holdfast", "prepare", "--part", "2/4"]
     assert "--part" not in command_words(job(1, "prepare"), part="0/1")
 
 
@@ -59,5 +59,5 @@ def test_a_shell_reads_the_words_again():
 def test_the_command_line_takes_the_words():
     """The words after the module are a command with settings."""
     words = command_words(job(1))
-    options = _parser()[0].parse_args(words[words.index("application") + 1 :])
+    options = _parser()[0].parse_args(words[words.index("holdfast") + 1 :])
     assert options.settings == [*SETTINGS, "distributed.processes=2"]

@@ -80,7 +80,7 @@ def test_kuberay_accepts_the_job(each):
     for template in (cluster["headGroupSpec"]["template"], group["template"]):
         check(template, "kubernetes", TEMPLATE)
     assert group["replicas"] == each.num_machines
-    assert found["spec"]["entrypoint"].startswith(f"python -m application {each.program.command} --on ray ")
+    assert found["spec"]["entrypoint"].startswith(f"python -m holdfast {each.program.command} --on ray ")
 
 
 def test_a_run_on_ray_has_a_worker_for_each_process():
