@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
+import pytest
+
 from holdfast.adapters.event_bus.blinker import BlinkerEventBus
 from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.domain.events import HandlerFailed
@@ -24,3 +28,9 @@ class TestMemoryEventBus(EventBusContract):
         bus.subscribe(Happened, Failing(error))
         bus.publish(Happened(2))
         assert bus.published == [Happened(1), Happened(2), HandlerFailed("Happened", "Failing", error)]
+
+
+def test_a_broken_promise_shows_the_values():
+    """An adapter of another package whose contract test fails reads which values differ, not only where."""
+    with pytest.raises(AssertionError, match=r"assert \[\] == \[Happened"):
+        TestMemoryEventBus().test_a_handler_receives_its_events(Mock(), [])
