@@ -18,7 +18,6 @@ settings.load_profile("any host")
 # under nohup each process that a test starts would ignore it too, and Python does not hear what it ignores
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-pytest.register_assert_rewrite("holdfast.ports.testing")
 
 
 def pytest_addoption(parser):
