@@ -19,7 +19,6 @@ settings.load_profile("any host")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-
 def pytest_addoption(parser):
     text = "skip tests that have not begun at this time (seconds since 1970); which files go first changes every day"
     parser.addoption("--until", type=float, metavar="TIME", help=text)
