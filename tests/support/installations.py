@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_FROM = (
-    "adapters", "application", "bootstrap", "configs", "domain", "holdfast", "ports", "scripts",
+    "adapters", "application", "bootstrap", "configs", "domain", "holdfast", "ports",
     "LICENSE", "README.md", "pyproject.toml", "setup.py",
 )  # fmt: skip
 _AS_IT_IS = ("--no-deps", "--no-build-isolation")
