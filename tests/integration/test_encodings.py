@@ -83,10 +83,11 @@ def test_lines_may_end_with_carriage_returns_alone(tmp_path):
     assert texts_of(source_of(tmp_path, "a.csv", b"text,id\rone,1\rtwo,2\r")) == ["one", "two"]
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_another_delimiter_is_found_by_the_columns_and_said(tmp_path, delimiter):
-    """A header that has the column only with another delimiter decides, and a remark says so."""
-    content = f"id,n{delimiter}text\n1{delimiter}one, two\n".encode()
+def test_another_delimiter_is_found_by_the_columns_and_said(tmp_path, delimiter, quote):
+    """A header that has the column only with another delimiter decides, in quotes too, and a remark says so."""
+    content = f"{quote}id,n{quote}{delimiter}{quote}text{quote}\n1{delimiter}one, two\n".encode()
     source = source_of(tmp_path, "a.csv", content)
     assert texts_of(source) == ["one, two"]
     assert f"are divided by {delimiter!r}: 'id,n', 'text'" in source.remarks()[0].sentence

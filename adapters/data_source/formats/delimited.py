@@ -75,25 +75,42 @@ def read_header(
     """
     lines = _Lines(stream, 0, record_bytes, dialect)
     taken: list[str] = []
+    names: list[str] = []
+    problem: csv.Error | None = None
     try:
         names = next(filter(None, dialect.rows(_kept(lines, taken))), [])
-    except (csv.Error, _TooLongError) as error:
-        msg = f"its first row is not a header of column names ({error})"
-        raise ValueError(msg) from error
-    if not names or lines.bad_byte is not None:
+    except csv.Error as error:
+        problem = error
+    except _TooLongError as error:
+        raise _no_header(error) from error
+    if (not names and problem is None) or lines.bad_byte is not None:
         msg = "it does not start with a header of column names in UTF-8"
         raise ValueError(msg)
-    names = [names[0].removeprefix(BYTE_ORDER_MARK), *names[1:]]
-    if fields.missing(names, "") is None:
+    names = [name.removeprefix(BYTE_ORDER_MARK) if not at else name for at, name in enumerate(names)]
+    if names and fields.missing(names, "") is None:
         return names, dialect
     found = [(names, dialect)]
     for other in list(dialect.others())[1:]:
         with suppress(csv.Error):
-            found.append((next(filter(None, other.rows(taken)), []), other))
-    fitting = [each for each in found if fields.missing(each[0], "") is None]
+            found.append((_only_row(taken, other), other))
+    fitting = [each for each in found if each[0] and fields.missing(each[0], "") is None]
     if not fitting and len(names) > 1:
         return names, dialect
-    return max(fitting or found, key=lambda each: len(each[0]))
+    best = max(fitting or found, key=lambda each: len(each[0]))
+    if problem is not None and len(best[0]) <= 1 and not fitting:
+        raise _no_header(problem) from problem
+    return best
+
+
+def _only_row(lines: Sequence[str], dialect: Dialect) -> list[str]:
+    """Return the row that all of ``lines`` are, empty if they are several."""
+    rest = iter(lines)
+    names = next(filter(None, dialect.rows(rest)), [])
+    return [] if next(rest, None) is not None else names
+
+
+def _no_header(error: Exception) -> ValueError:
+    return ValueError(f"its first row is not a header of column names ({error})")
 
 
 def read_delimited(
