@@ -27,7 +27,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     expected = num_phases(pairs) // 2 * length
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
-            *(SMALL_RUN if options.smoke else ()),
+            *((*SMALL_RUN, f"run.cache_dir={folder}/cache") if options.smoke else ()),
             f"run.dir={folder}/run",
             "ledger=sqlite",
             "monitors=[jsonl]",

@@ -48,15 +48,20 @@ def write_text(path: Path) -> None:
             file.write(json.dumps({"text": " ".join(chance.choice(words, chance.integers(20, 200)))}) + "\n")
 
 
-def planned_and_done(settings: Sequence[str], home: Path) -> tuple[float, float]:
-    """Plan a run in the folder ``home`` and do it; return the excess of planned peak and time, as shares of the run."""
+def planned_and_done(settings: Sequence[str], home: Path) -> tuple[float, float, int]:
+    """Plan a run in the folder ``home`` and do it.
+
+    Return the excess of planned peak and time, as shares of the run, and that of planned steps.
+    """
     plan = json.loads(_run("plan", *settings, "--json", cwd=home))
     began = time.monotonic()
     _run("train", *settings, "--json", cwd=home)
     seconds = time.monotonic() - began
     lines = (home / "runs/default/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    peak = max(json.loads(line).get("memory_bytes", 0) for line in lines)
-    return plan["memory"]["peak_bytes"][0] / peak - 1, plan["time"]["seconds"] / seconds - 1
+    metrics = [json.loads(line) for line in lines]
+    peak = max(each.get("memory_bytes", 0) for each in metrics)
+    steps = plan["data"]["steps"] - metrics[-1]["step"]
+    return plan["memory"]["peak_bytes"][0] / peak - 1, plan["time"]["seconds"] / seconds - 1, steps
 
 
 def _run(*arguments: str, cwd: Path) -> str:
@@ -69,13 +74,16 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     figures: list[Figure] = []
     last = ["run.budget.steps=10"] if options.smoke else []
     for name, words in list(CONFIGURATIONS.items())[-1 if options.smoke else 0 :]:
-        found: list[tuple[float, float]] = []
+        found: list[tuple[float, float, int]] = []
         for _ in range(1 if options.smoke else options.pairs):
             with tempfile.TemporaryDirectory() as folder:
                 write_text(Path(folder) / "text.jsonl")
                 own = [f"data.path={folder}/text.jsonl", f"run.cache_dir={folder}/cache"]
                 found.append(planned_and_done([*_COMMON, *own, *words, *last], Path(folder)))
         figures += [_figure(f"{name}: {kind}", [pair[place] for pair in found], goal) for place, kind, goal in _KINDS]
+        wrong = max(abs(steps) for _, _, steps in found)
+        what = f"{name}: largest difference between planned steps and those of the run"
+        figures.append(Figure(what, str(wrong), "0", wrong == 0, is_equality=True))
     return figures
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-_ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 _GOAL_BITS, _GOAL_SHARE, _GOAL_SECONDS = 2.05, 0.5, 150.0
 _GOAL_ALIKE = 1.70  # by the hold-out of earlier commits
 _ALIKE = ("data.holdout=0.02", "data.holdout_by=document", "run.name=default")
@@ -66,7 +66,7 @@ def _processor_seconds() -> float:
 def checkout(commit: str) -> Iterator[Path]:
     """Give a folder with the files of ``commit`` within the block."""
     with tempfile.TemporaryDirectory() as folder:
-        tree, git = Path(folder) / "tree", ["git", "-C", str(_ROOT), "worktree"]
+        tree, git = Path(folder) / "tree", ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
         try:
             yield tree
@@ -83,9 +83,9 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         module = "holdfast" if (tree / "holdfast").is_dir() else "application"
         for _ in range(options.pairs):
             earlier.append(outcome_of(tree, module))
-            now.append(outcome_of(_ROOT, "holdfast", *_ALIKE))
-    usual = outcome_of(_ROOT, "holdfast")
-    limited = outcome_of(_ROOT, "holdfast", f"run.budget.minutes={_MINUTES}")
+            now.append(outcome_of(ROOT, "holdfast", *_ALIKE))
+    usual = outcome_of(ROOT, "holdfast")
+    limited = outcome_of(ROOT, "holdfast", f"run.budget.minutes={_MINUTES}")
     bits = max(each.bits for each in now)
     shares = [late.processor / early.processor for early, late in zip(earlier, now, strict=True)]
     share = statistics.median(shares)
@@ -113,7 +113,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
 
 
 def _try() -> Sequence[Figure]:
-    found = [outcome_of(_ROOT, "holdfast", *SMALL_RUN, "run.name=default", "run.budget.steps=4").bits for _ in range(2)]
+    found = [outcome_of(ROOT, "holdfast", *SMALL_RUN, "run.name=default", "run.budget.steps=4").bits for _ in range(2)]
     return [Figure("bits per byte of two equal runs", str(found), "equal", found[0] == found[1], is_equality=True)]
 
 

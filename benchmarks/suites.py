@@ -98,7 +98,10 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         folder = Path(name)
         _write_task(folder / "tasks", examples)
         tasks = [*small, f"evaluation.harness.tasks={folder / 'tasks'}"]
-        build(_settings(folder, "evaluated", 1, tasks)).run()
+        losses: list[float] = []
+        evaluated = build(_settings(folder, "evaluated", 1, tasks))
+        evaluated.subscribe(StepCompleted, lambda event: losses.append(event.outcome.loss))
+        evaluated.run()
         trust = {"evaluation.harness.tasks": str(folder / "tasks")}
         process = EvaluateProcess(folder / "evaluated", ["own_words"], device="cpu", timeout_seconds=1e6, trust=trust)
         [step] = RunLayout(folder / "evaluated").durable_steps()
@@ -109,6 +112,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
                 child.suspend()  # until its first block, so that it does not end before
             run = build(_settings(folder, "measured", (2 * pairs + 3) * length, small))
             blocks = Blocks(process, run, pairs, length)
+            run.subscribe(StepCompleted, lambda event: losses.append(event.outcome.loss))
             run.subscribe(StepCompleted, blocks)
             run.run()
         finally:
@@ -118,7 +122,14 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     middle, low, high = interval_of_median(blocks.ratios())
     text = f"{middle:.3f}x [{low:.3f}, {high:.3f}]"
     name = f"time of a step beside an evaluation / without, median of {pairs} pairs [95 % interval]"
-    return [Figure(name, text, f"<= {_ALLOWED}x (the interval reaches it)", low <= _ALLOWED)]
+    return [
+        Figure(name, text, f"<= {_ALLOWED}x (the interval reaches it)", low <= _ALLOWED),
+        Figure("first loss alone, and beside an evaluation", *_equal(losses[0], losses[1]), is_equality=True),
+    ]
+
+
+def _equal(alone: float, beside: float) -> tuple[str, str, bool]:
+    return f"{alone}, {beside}", "equal", alone == beside
 
 
 def _settings(folder: Path, name: str, steps: int, more: Sequence[str]) -> TrainSettings:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, final
 
@@ -52,22 +53,25 @@ class TrackedRun:
         self._threads: dict[str, MonitorThread] = {}
         self._phased = PhasedRun(plan["overrides"], self._length, self._number)
         self._spent: list[dict[str, float]] = []
+        self._records: Counter[str] = Counter()
 
     def run(self) -> Mapping[str, Any]:
-        """Train; return the seconds of each phase, and the processor seconds of each tracker's thread."""
+        """Train; return the seconds of each phase, and each tracker's processor seconds and number of steps."""
         record = MonitorThread.record
 
         def gated(thread: MonitorThread, step: int, metrics: Mapping[str, float]) -> None:
             if thread.name in self._kinds:
                 self._threads[thread.name] = thread
-                if not self._phased.is_on:
-                    return
+                if (step - 1) // self._length % 2 == 0:
+                    return  # by the step, as metrics come from a thread behind it
+                self._records[thread.name] += "loss" in metrics
             record(thread, step, metrics)
 
         MonitorThread.record = gated  # type: ignore[assignment, method-assign]
         seconds = self._phased.run(self._at_step)
         before, after = self._spent
-        return {"seconds": seconds, "processor": {name: after[name] - before[name] for name in after}}
+        processor = {name: after[name] - before[name] for name in after}
+        return {"seconds": seconds, "processor": processor, "records": self._records}
 
     def _at_step(self, event: StepCompleted, phase: int, steps: int) -> None:
         if self._phased.is_on and steps == self._length // 2:
@@ -106,7 +110,7 @@ def _figures(
         sections = [f"{{kind: {kind}, {settings[kind]}}}" if settings[kind] else kind for kind in kinds]
         plan = {
             "overrides": [
-                *(SMALL_RUN if options.smoke else ()),
+                *((*SMALL_RUN, f"run.cache_dir={folder}/cache") if options.smoke else ()),
                 f"run.dir={folder}/run",
                 f"monitors=[jsonl, {', '.join(sections)}]",
             ],
@@ -129,7 +133,13 @@ def _figures(
             ratio[1] <= _LIMIT,
         ),
         Figure(f"processor time of the threads of {name}, a recorded step, mean", spent),
+        _recorded(name, found["records"], dict.fromkeys(kinds, phases // 2 * options.steps)),
     ]
+
+
+def _recorded(name: str, found: Mapping[str, int], wanted: Mapping[str, int]) -> Figure:
+    shown, goal = (", ".join(f"{kind} {number}" for kind, number in each.items()) for each in (found, wanted))
+    return Figure(f"steps that {name} got", shown, goal, found == wanted, is_equality=True)
 
 
 def _child() -> None:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.data.against import measure_against
 from benchmarks.data.child import stay_here
 from benchmarks.data.corpus import LENGTH, ROWS, SHARED, build_corpus
 from benchmarks.data.hashing import measure_hashing
@@ -61,8 +62,8 @@ _PEERS = {"cached": "litdata", "s3": "obstore"}
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures of the groups that ``options`` ask for."""
-    if options.write and options.only:
-        message = "--write puts down the whole table, so it does not take --only"
+    if options.write and (options.only or options.against):
+        message = "--write puts down the whole table, so it takes neither --only nor --against"
         raise SystemExit(message)
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
         if options.smoke:
@@ -71,6 +72,8 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
             plan = Plan(build_corpus(Path(folder), copies=2, share=0.05), rounds=1, factors=(1, 2))
         else:
             plan = Plan(build_corpus(Path(folder), copies=_COPIES), factors=_GROWTH)
+        if options.against:
+            return measure_against(plan.corpus, options.against, options.pairs)
         figures = list(check_equal(plan))
         if options.smoke:
             stay_here()
@@ -84,8 +87,10 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let one group be measured."""
+    """Let one group be measured, or streams and starts against an earlier commit."""
     parser.add_argument("--only", choices=GROUPS, help="measure one group")
+    parser.add_argument("--against", metavar="COMMIT", help="streams and first batches in turns with that commit's")
+    parser.add_argument("--pairs", type=int, default=11, metavar="N", help="pairs of --against; default: 11")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "LITDATA_DISABLE_VERSION_CHECK": "1"}
-
+_ROOT = Path(__file__).parents[2]
 
 _stays = False
 
@@ -30,8 +30,10 @@ def stay_here() -> None:
     os.environ.update(_OFFLINE)
 
 
-def measure_apart(task: str, environment: Mapping[str, str] | None = None, /, **arguments: object) -> dict[str, Any]:
-    """Call ``task``, ``module.function`` of this package, in a new process; return what it returns."""
+def measure_apart(
+    task: str, environment: Mapping[str, str] | None = None, root: Path = _ROOT, /, **arguments: object
+) -> dict[str, Any]:
+    """Call ``task``, ``module.function`` of this package as it is in ``root``, in a new process; return its result."""
     if _stays:
         with patch.dict(os.environ, environment or {}):
             return _call(task, arguments)
@@ -39,7 +41,7 @@ def measure_apart(task: str, environment: Mapping[str, str] | None = None, /, **
     done = subprocess.run(
         command,
         env=dict(os.environ) | _OFFLINE | dict(environment or {}),
-        cwd=Path(__file__).parents[2],
+        cwd=root,  # which comes before PYTHONPATH
         capture_output=True,
         text=True,
         check=False,

@@ -67,12 +67,13 @@ DESCRIPTION = (
 @final
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Where and how long each way trains; ``peak`` is in FLOP/s."""
+    """Where and how long each way trains; ``peak`` is in FLOP/s. A trial ends with the error of a way that fails."""
 
     device: str
     peak: float | None
     memory: int
     seconds: float
+    is_trial: bool = False
 
     def a_turn(self, size: Size) -> int:
         """Return the steps of a turn."""
@@ -83,7 +84,8 @@ class _Course:
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
     """Return the figures; without a GPU the rows of the table without them."""
     if options.smoke:
-        return _measure_all((TINY,), options.ways, _Course("cpu", peak=None, memory=140 << 30, seconds=options.seconds))
+        course = _Course("cpu", peak=None, memory=140 << 30, seconds=options.seconds, is_trial=True)
+        return _measure_all((TINY,), options.ways, course)
     sizes = [size for size in SIZES if size.name in options.sizes]
     if not torch.cuda.is_available():
         print("This machine has no CUDA GPU, so nothing is measured: run this where there is one.", file=sys.stderr)
@@ -145,6 +147,8 @@ def _train(name: str, size: Size, material: Material, course: _Course) -> list[T
         with Way(program, overrides, steps=_TURNS * a_turn, a_turn=a_turn, has_gpu=has_gpu, tuned=has_gpu) as way:
             return [way.turn() for _ in range(_TURNS)]
     except WayEndedError as error:
+        if course.is_trial:
+            raise SystemExit(str(error)) from error
         if "out of memory" in str(error).lower():
             return "does not fit"
         print(error, file=sys.stderr)

@@ -29,7 +29,7 @@ _GIGABYTES, _ROUNDS, _CLOSE_ROUNDS = 0.85, 11, 21
 _SMALL_GIGABYTES = 0.03
 _ROWS, _LENGTH, _PERIOD, _PERIODS = 2, 512, 50, 11
 _SLOW_SECONDS = 0.2
-_SMALL_PERIOD, _SMALL_SECONDS = 50, 0.001
+_SMALL_PERIOD, _TRIAL_PERIOD, _SMALL_SECONDS = 50, 2, 0.001
 _REST = 3.0  # seconds
 
 DESCRIPTION = (
@@ -80,7 +80,8 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
                 figures += _measure_groups(Path(folder), options.gigabytes, options.only, is_whole=is_whole)
             if options.only in (None, OVERHEAD):
                 print(f"measuring {OVERHEAD}", file=sys.stderr)
-                figures += measure_overhead(_training(Path(folder), is_whole=is_whole))
+                training = _training(Path(folder), is_whole=is_whole, is_trial=options.smoke)
+                figures += measure_overhead(training, is_trial=options.smoke)
         except WayEndedError as error:
             raise SystemExit(str(error)) from error
     return figures
@@ -112,11 +113,12 @@ def _measure_groups(folder: Path, gigabytes: float, only: str | None, *, is_whol
     return figures
 
 
-def _training(folder: Path, *, is_whole: bool) -> Training:
+def _training(folder: Path, *, is_whole: bool, is_trial: bool) -> Training:
     from benchmarks.train.__main__ import _SMALL, _WHOLE
     from benchmarks.train.material import prepare as prepare_text
 
-    period, periods, slow = (_PERIOD, _PERIODS, _SLOW_SECONDS) if is_whole else (_SMALL_PERIOD, 1, _SMALL_SECONDS)
+    small = _TRIAL_PERIOD if is_trial else _SMALL_PERIOD
+    period, periods, slow = (_PERIOD, _PERIODS, _SLOW_SECONDS) if is_whole else (small, 1, _SMALL_SECONDS)
     scale = _WHOLE if is_whole else _SMALL
     length = _LENGTH if is_whole else scale.length
     room = folder / OVERHEAD

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.report import Figure, interval_of_median, main
 from benchmarks.smoke import SMALL_RUN
-from benchmarks.survival.runs import Plan, Record, on_a_quiet_machine, on_a_slow_disk
+from benchmarks.survival.runs import Plan, Record, beside_a_hog, on_a_quiet_machine, on_a_slow_disk
 from benchmarks.turns import Contender
 from holdfast.bootstrap.process.library_environment import set_library_defaults
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ROUNDS = 5
 _TURN = 2  # steps
 _WHOLE, _SHORT = (12, 40, 28), (4, 4, 4)
+_SMALL_ROOM = 256 << 20
 _CHARACTERS_PER_TOKEN = 3.0
 _SUPPLIED = 0.25  # of what training takes that one reader of the slow disk gets: two readers feed half of it
 _SOON = 10  # steps
@@ -54,14 +55,16 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     rounds = 1 if options.smoke else _ROUNDS
     set_library_defaults()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
-        plan = Plan(*(_SHORT if options.smoke else _WHOLE), Path(folder), SMALL_RUN if options.smoke else ())
+        plan = Plan(*_WHOLE, Path(folder))
+        if options.smoke:
+            plan = Plan(*_SHORT, Path(folder), SMALL_RUN, _SMALL_ROOM)
         first = replace(plan, quiet=2, disturbed=0, after=0)  # makes the tokenizer and warms up
         on_a_quiet_machine(first, is_managed=False)
         quiet = [_in_turns("quiet", number, plan) for number in range(rounds)]
         step = statistics.median(quiet[0][1].seconds(plan.quiet, plan.steps))
         rate = _SUPPLIED * _CHARACTERS_PER_TOKEN * quiet[0][1].num_tokens / step
         slow = [_one_by_one(number, plan, rate) for number in range(rounds)]
-        hog = [_in_turns("memory hog", number, plan) for number in range(rounds)]
+        hog = [_here(plan) if options.smoke else _in_turns("memory hog", number, plan) for number in range(rounds)]
     return [*_slow_figures(plan, slow), *_hog_figures(plan, hog), *_quiet_figures(plan, quiet)]
 
 
@@ -79,6 +82,11 @@ def _in_turns(scene: str, number: int, plan: Plan) -> Pair:
                 if run.name not in found and (record := run.ask("go on").get("record")) is not None:
                     found[run.name] = Record.from_json(record)
     return found["managed"], found["plain"]
+
+
+def _here(plan: Plan) -> Pair:
+    """Return the records beside a hog of runs in this process, which is quick and no measurement."""
+    return beside_a_hog(plan, is_managed=True), beside_a_hog(plan, is_managed=False)
 
 
 def _one_by_one(number: int, plan: Plan, rate: float) -> Pair:

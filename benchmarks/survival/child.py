@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _main(name: str, told: Mapping[str, Any]) -> None:
     from benchmarks.survival.runs import Plan, beside_a_hog, on_a_quiet_machine
 
-    plan = Plan(told["quiet"], told["disturbed"], told["after"], Path(told["folder"]), told["overrides"])
+    plan = Plan(told["quiet"], told["disturbed"], told["after"], Path(told["folder"]), told["overrides"], told["room"])
     train = {"quiet": on_a_quiet_machine, "memory hog": beside_a_hog}[told["scene"]]
     answers = Answers()
     answers.give({})

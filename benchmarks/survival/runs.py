@@ -24,19 +24,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-_GIB = 1 << 30
 _TEXTS, _CHARACTERS = 120, 6000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long a run is: ``quiet`` steps, ``disturbed`` ones, ``after`` more; and the folder and settings of all."""
+    """How long a run is: ``quiet`` steps, ``disturbed`` ones, ``after`` more; and the folder and settings of all.
+
+    Beside a hog a run has ``room`` bytes more than it needs.
+    """
 
     quiet: int
     disturbed: int
     after: int
     folder: Path
     overrides: Sequence[str] = ()
+    room: int = 2 << 30
 
     @property
     def steps(self) -> int:
@@ -142,14 +145,14 @@ def texts() -> list[str]:
     return list(islice(whole, _TEXTS))
 
 
-def beside_a_hog(plan: Plan, *, is_managed: bool, pause: Callable[[int], object]) -> Record:
+def beside_a_hog(plan: Plan, *, is_managed: bool, pause: Callable[[int], object] = lambda _: None) -> Record:
     """Train on a machine that another process fills to 90 % and then to 97 % for the disturbed steps."""
     with closing(Hog()) as hog:
         machine = SmallMachine([hog.pid])
 
         def fill(share: float) -> None:
             if machine.limit is None:
-                machine.limit = machine.used + 2 * _GIB
+                machine.limit = machine.used + plan.room
             hog.hold(0)
             hog.hold(int(share * machine.limit) - machine.used)
 

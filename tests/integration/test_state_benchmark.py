@@ -104,7 +104,7 @@ def test_a_run_that_does_not_save_in_time_does_not_count(tmp_path):
     training = Training(None, tmp_path, (), 2, 2, 0.2)
     for begun in ((0, 0, 0, 0, 0), (0, 1, 1, 1, 0)):
         with pytest.raises(SystemExit, match="did not save in each second period"):
-            overhead._figures(training, "run with saves", turns_of(1.0, 1.0, 1.0, 1.0, 1.0, begun=begun))
+            overhead._refuse_other_saves(training, "run with saves", turns_of(1.0, 1.0, 1.0, 1.0, 1.0, begun=begun))
     late = turns_of(1.0, 1.0, 1.0, 1.0, 1.0)
     late[1]["saves"], late[2]["saves"] = [], late[1]["saves"]
     with pytest.raises(SystemExit, match="longer than its 2 steps"):
