@@ -32,7 +32,7 @@ CONVERSATIONS = 16  # in a batch
 PAIRS, WARM_UP = 21, 2
 _VOCABULARY = 8192
 _RATE = 1e-4
-_SAME = 1e-4  # the largest relative difference of the loss of a step
+_SAME = 1e-5  # the largest relative difference of the loss of a step
 _GOAL = 2.0
 _LLAMA = {
     "model_type": "llama",

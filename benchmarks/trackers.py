@@ -70,7 +70,7 @@ class TrackedRun:
         MonitorThread.record = gated  # type: ignore[assignment, method-assign]
         seconds = self._phased.run(self._at_step)
         before, after = self._spent
-        processor = {name: after[name] - before[name] for name in after}
+        processor = {name: after[name] - before[name] for name in before}
         return {"seconds": seconds, "processor": processor, "records": self._records}
 
     def _at_step(self, event: StepCompleted, phase: int, steps: int) -> None:

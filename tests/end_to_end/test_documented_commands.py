@@ -141,7 +141,7 @@ def test_printed_benchmarks_exist(command):
     module, *options = shlex.split(command.text)[2:]
     assert find_spec(module)
     names = {option for option in options if option.startswith("--")}
-    assert names <= {"--write", "--check", "--dsn", "--sizes", "--seconds", "--smoke", "--stale"}
+    assert names <= {"--write", "--check", "--dsn", "--sizes", "--seconds", "--smoke", "--stale", "--against"}
 
 
 def test_every_printed_command_is_looked_at():
