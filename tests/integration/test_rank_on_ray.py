@@ -130,15 +130,12 @@ def ended(code, *others):
         coordinator.begin("a", rank, 1 + len(others))
     for rank, other in enumerate(others, 1):
         threading.Timer(0.2, coordinator.end, ("a", rank, other)).start()
-    end_rank(coordinator, "a", 0, code, seconds=1e5, poll=0.02)
+    end_rank(coordinator, "a", 0, code, seconds=1e5, poll=0.02)  # the last rank ends the waiting
     return coordinator.status().decided
 
 
 def test_a_rank_that_failed_because_of_another_does_not_ask_for_a_new_start():
-    """The mistake that the other rank tells a moment later ends the run, and a crash of both does not.
-
-    The last rank ends the waiting, which would take a day.
-    """
+    """The mistake that the other rank tells a moment later ends the run, and a crash of both does not."""
     assert ended(2) == 2
     assert ended(1, 2) == 2
     for code, *others in ((1, 1), (143,), (75, 0)):

@@ -45,14 +45,11 @@ def test_each_fault_is_one_retry(server):
 
 
 def test_a_silent_server_is_given_up_after_the_read_timeout(server):
-    """The file system's own time-outs hold: silence of that length ends a request, which is made again.
-
-    The stream's own patience would last for hours.
-    """
+    """The file system's own time-outs hold: silence of that length ends a request, which is made again."""
     server.faults = deque([STALL])
     files = fsspec.filesystem("s3", endpoint_url=server.url, **OWN, config_kwargs={"read_timeout": 1})
     counter = ReadCounter()
-    assert read(files, counter=counter, stall_seconds=1e5) == CONTENT
+    assert read(files, counter=counter, stall_seconds=1e5) == CONTENT  # it would take hours by the stream's own
     assert counter.read_retries >= 1  # so short a patience ends on a busy machine, too
 
 

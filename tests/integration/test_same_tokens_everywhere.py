@@ -295,16 +295,13 @@ def test_a_page_of_links_is_a_folder(web):
 
 
 def test_the_settings_say_how_long_a_place_may_be_silent(web):
-    """``data.retry`` reaches the requests: one that stalls is made again after ``stall_seconds``, then twice that.
-
-    By the default three of them would take longer than a read may.
-    """
+    """``data.retry`` reaches the requests: one that stalls is made again after ``stall_seconds``, then twice that."""
     web.behave()
     web.files["/a.jsonl"] = jsonl(TEXTS)
     overrides = ["data.kind=files", f"data.path={web.url}/a.jsonl", "data.retry.stall_seconds=0.2"]
     source = open_files(load_settings([], overrides, {}).settings.data)
     (unit,) = source.units()
-    web.faults = deque([STALL] * 3)
+    web.faults = deque([STALL] * 3)  # by the default they would take longer than a read may
     assert len(list(source.read(unit))) == len(TEXTS)
     assert not web.faults
     web.behave()
