@@ -69,6 +69,8 @@ def assert_same(folder, trained):
     """Let transformers load model and tokenizer in ``folder``, and compare logits."""
     theirs, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values())
+    config = json.loads((folder / "config.json").read_text())
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]  # transformers 4 knows the former only
     ids = torch.tensor([AutoTokenizer.from_pretrained(folder).encode("the model reads")])
     torch.testing.assert_close(logits_of(theirs, ids), logits_of(trained.model.network, ids), rtol=0, atol=1e-5)
 

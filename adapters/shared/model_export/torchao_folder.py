@@ -9,6 +9,7 @@ import torch
 
 from holdfast.adapters.shared.model_export.library_output import silenced
 from holdfast.adapters.shared.model_export.linear_gpt2 import with_linear_layers
+from holdfast.adapters.shared.modeling.config_file import config_text
 from holdfast.adapters.shared.modeling.linear_layers import linear_layers
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart, write_parts
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
@@ -45,8 +46,8 @@ def write_torchao(model: WholeModel, source: Path, folder: Path, weights: str) -
     linear = with_linear_layers(model)
     if weights == "int4":
         _check_groups(linear.config)
-    config = TextPart("config.json", linear.config.to_json_string(use_diff=False))
-    write_parts((config, TensorsPart("model.safetensors", linear.tensors, {})), source)
+    described = TextPart("config.json", linear.config.to_json_string(use_diff=False))
+    write_parts((described, TensorsPart("model.safetensors", linear.tensors, {})), source)
     with silenced():
         network = AutoModelForCausalLM.from_pretrained(
             str(source),
@@ -55,6 +56,8 @@ def write_torchao(model: WholeModel, source: Path, folder: Path, weights: str) -
             trust_remote_code=False,
         )
         network.save_pretrained(folder)
+    config = folder / "config.json"
+    config.write_text(config_text(config.read_text(encoding="utf-8")), encoding="utf-8")
     return _REMARKS.get(weights, ())
 
 

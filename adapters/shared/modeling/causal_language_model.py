@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.adapters.shared.modeling.attention import found_ends, packed_arguments
+from holdfast.adapters.shared.modeling.config_file import config_text
 from holdfast.adapters.shared.modeling.dpo_loss import target_losses
 from holdfast.adapters.shared.modeling.generation_settings import generation_parts
 from holdfast.adapters.shared.modeling.losses import (
@@ -363,7 +364,7 @@ class CausalLanguageModel(nn.Module):
         settings = generation_parts(self.network)
         if self.adapters is not None:
             return (self.adapters.description(), *settings)
-        return (TextPart("config.json", self.network.config.to_json_string()), *settings)
+        return (TextPart("config.json", config_text(self.network.config.to_json_string())), *settings)
 
     def _slices(self, tensors: Mapping[str, Tensor]) -> dict[str, Slice]:
         is_alone = self.pipeline_parallelism is not None
