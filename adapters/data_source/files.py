@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import stamp_of
 from holdfast.adapters.data_source.file_access import FileAccess
+from holdfast.adapters.data_source.file_copies import remark_copies
 from holdfast.adapters.data_source.file_reader import FileReader, SourceFile
 from holdfast.adapters.data_source.folder_choice import FolderChoice, shown_names
 from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, Reading, fingerprint_of, shown
@@ -195,7 +196,7 @@ class FilesDataSource(DataSource):
             return self._part_of[0].remarks()
         assert self._files is not None  # folders are known once their files are listed
         found = [each for folder in self._folders.values() for each in folder.remarks()]
-        found += [*self._remark_large(), *self._remark_separator()]
+        found += [*remark_copies(self._files, self._reading), *self._remark_large(), *self._remark_separator()]
         return [*found, *self._remark_delimiters(), *self._remark_fields()]
 
     def _remark_large(self) -> Iterator[Remark]:
