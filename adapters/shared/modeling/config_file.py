@@ -35,10 +35,9 @@ def _with_earlier_names(fields: dict[str, Any]) -> dict[str, Any]:
         base, share = _NAMES.get(fields.get("model_type", ""), _OTHERS)
         parts = {share: rope["partial_rotary_factor"]} if "partial_rotary_factor" in rope else {}
         return {base: rope["rope_theta"], **_scaling(rope), **parts, **fields}
-    layers = [rope.get(name) for name in ("full_attention", "sliding_attention")]
-    if not all(isinstance(layer, dict) and "rope_theta" in layer for layer in layers):
+    whole, local = rope.get("full_attention"), rope.get("sliding_attention")
+    if not (isinstance(whole, dict) and isinstance(local, dict) and "rope_theta" in whole and "rope_theta" in local):
         return fields
-    whole, local = layers
     return {"rope_theta": whole["rope_theta"], _LOCAL: local["rope_theta"], **_scaling(whole), **fields}
 
 
