@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MEETING_SECONDS = 600.0  # all were started at once: they differ by the time that imports take
+_ABSENT, _PRESENT = "-", "+"  # before a text, so that no text is taken for none
 _group_numbers = itertools.count()
 
 
@@ -106,12 +107,15 @@ class TorchProcessGroup(ProcessGroup, KeyValueStore):
     @override
     def publish(self, key: str, text: str) -> None:
         with suppress(RuntimeError):  # the store is lost with the rank that serves it, which the next exchange reports
-            self._texts.set(key, text)
+            self._texts.set(key, _PRESENT + text)
 
     @override
     def lookup(self, key: str) -> str | None:
         with suppress(RuntimeError):
-            return self._texts.get(key).decode() if self._texts.check([key]) else None
+            # get would wait for a key that another rank forgets meanwhile; this returns what it expects of one without
+            # a value, and changes nothing
+            found: str = self._texts.compare_set(key, _ABSENT, _ABSENT).decode()
+            return found[1:] if found.startswith(_PRESENT) else None
         return None
 
     @override

@@ -164,9 +164,12 @@ def _proved(file: TokenFile, header: int, options: ReadOptions) -> str:
     if not is_proved and len(fitting) == 1:
         is_proved = options.vocabulary_size < 1 << 16 or _holds(file.path, header, options.end_of_text)
     if not is_proved:
+        how = f"{' as well as '.join(reversed(fitting))} gives ids of the vocabulary"
+        if len(fitting) == 1:
+            how = "any two bytes are an id of the vocabulary, and as uint16 none of them is the end-of-text id"
         msg = (
-            f"nothing tells the type of the ids in {file.name}, which may be {' or '.join(reversed(fitting))}: "
-            f"set data.dtype to one of {', '.join(RAW)}"
+            f"nothing tells the type of the ids in {file.name}, as {how}: set data.dtype to the one in which they were "
+            f"written, of {', '.join(RAW)}"
         )
         raise DataError(msg)
     return fitting[0]

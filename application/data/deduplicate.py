@@ -208,7 +208,7 @@ class Duplicates:
             return None
         sizes: list[int] = index["documents"].tolist()
         parts = range(len(sizes))
-        is_whole = all(self._store.load(place.group, place.part(number)) is not None for number in parts)
+        is_whole = all(self._store.load(place.group, place.part(number), ()) is not None for number in parts)
         return sizes if is_whole else None
 
     def _make(self, place: _PlacedUnit, total: int) -> Sequence[int]:

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from types import EllipsisType
 
     from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[Any]]
 
-_MAPPED_PARTS = 64
+_HELD_PARTS = 64
 
 
 class KeyStore(Protocol):
     """Stores named arrays in groups; each write is atomic, and methods raise ``StateError`` for a disk's error."""
 
-    def load(self, group: str, name: str) -> Arrays | None:
-        """Return the arrays of this name; None if there are none, or if they are damaged."""
+    def load(self, group: str, name: str, only: Collection[str] | None = None) -> Arrays | None:
+        """Return the arrays of this name, or those ``only`` names; None if there are none, or if they are damaged."""
 
     def store(self, group: str, name: str, arrays: Arrays) -> None:
         """Store ``arrays`` under this name."""
@@ -50,7 +51,7 @@ class KeysInParts:
         self._parts = [part for of_unit in parts for part in of_unit]
         self._starts = np.array([0, *accumulate(size for each in sizes for size in each)], np.int64)
         self._unit_starts = np.array([0, *accumulate(map(sum, sizes))], np.int64)
-        self._pieces = lru_cache(_MAPPED_PARTS)(self._load_pieces)
+        self._pieces = lru_cache(_HELD_PARTS)(self._load_pieces)
 
     @property
     def num_documents(self) -> int:
@@ -61,16 +62,16 @@ class KeysInParts:
         """Return one row of the keys ``name`` of all documents, uint64 (documents,)."""
         column = np.empty(self.num_documents, np.uint64)
         for number in range(len(self._parts)):
-            column[self._starts[number] : self._starts[number + 1]] = self._load(number)[name][row]
+            column[self._starts[number] : self._starts[number + 1]] = self._load(number, name)[name][row]
         return column
 
     def some(self, name: str, row: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return one row of the keys ``name`` of the documents ``numbers``, int64 in increasing order, as uint64."""
-        return self._gather(numbers, np.uint64, lambda part: part[name][row])
+        return self._gather(numbers, np.uint64, name, row)
 
     def positions(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions in their units of the documents ``numbers``, int64 in increasing order, as int64."""
-        return self._gather(numbers, np.int64, lambda part: part["positions"])
+        return self._gather(numbers, np.int64, "positions", ...)
 
     def units_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the units of the documents ``numbers``, both int64."""
@@ -84,23 +85,23 @@ class KeysInParts:
         found: NDArray[np.uint32] = pieces[int(ends[place]) : int(ends[place + 1])]
         return found
 
-    def _gather(self, numbers: NDArray[np.int64], dtype: Any, of: Callable[[Arrays], NDArray[Any]]) -> NDArray[Any]:
+    def _gather(self, numbers: NDArray[np.int64], dtype: Any, name: str, row: int | EllipsisType) -> NDArray[Any]:
         gathered = np.empty(len(numbers), dtype)
         cuts = np.searchsorted(numbers, self._starts)
         for part in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
             own = slice(cuts[part], cuts[part + 1])
-            gathered[own] = of(self._load(part))[numbers[own] - self._starts[part]]
+            gathered[own] = self._load(part, name)[name][row][numbers[own] - self._starts[part]]
         return gathered
 
     def _load_pieces(self, name: str, part: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        loaded = self._load(part)
+        loaded = self._load(part, name, f"{name}_sizes")
         sizes = loaded[f"{name}_sizes"]
         ends = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=ends[1:])
         return loaded[name], ends
 
-    def _load(self, number: int) -> Arrays:
-        loaded = self._store.load(*self._parts[number])
+    def _load(self, number: int, *names: str) -> Arrays:
+        loaded = self._store.load(*self._parts[number], names)
         if loaded is None:
             raise KeysRemovedError
         return loaded

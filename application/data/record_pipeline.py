@@ -82,8 +82,10 @@ class FieldWatch:
 
     def finish(self) -> None:
         """Report the fields that no record has had so far, unless it was done before."""
-        if (sentence := self.sentence()) is not None and not self._has_told:
-            self._has_told = True
+        with self._lock:
+            sentence = None if self._has_told else self.sentence()
+            self._has_told = self._has_told or sentence is not None
+        if sentence is not None:
             self._report(sentence)
 
     def sentence(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -55,12 +55,16 @@ class Dealt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneAccess:
-    """What reads lanes: the threads of ``pool``, and ``group`` to hear from other ranks of ``share``, None without."""
+    """What reads lanes: the threads of ``pool``, and ``group`` to hear from other ranks of ``share``, None without.
+
+    ``published`` are the keys under which this rank shows texts. After ``stopping`` it publishes none.
+    """
 
     pool: ThreadPool
     share: RankShard
     group: KeyValueStore | None
     stopping: Event
+    published: set[str] = field(default_factory=set)
 
     def wait_for(self, key: str, seconds: float) -> dict[str, Any] | None:
         """Return what another rank has published, None if it takes longer; raises ``Interrupted``."""
@@ -339,17 +343,16 @@ class _WindowStream:
     def __init__(self, reader: LaneReader, start: LanePosition, access: LaneAccess, key: str | None) -> None:
         reader.expect(start)
         self._windows = reader.windows(start)
-        self._pool, self._key = access.pool, key
-        self._group = access.group
+        self._access, self._key = access, key
         self._published: deque[str] = deque()
         self.last: Window | None = None
-        self._coming: Future[Window | None] = self._pool.submit(self._prepare)
+        self._coming: Future[Window | None] = access.pool.submit(self._prepare)
 
     def next(self) -> Window | None:
         """Return the next window, None after the last epoch."""
         self.last = self._coming.result()
         if self.last is not None:
-            self._coming = self._pool.submit(self._prepare)
+            self._coming = self._access.pool.submit(self._prepare)
         return self.last
 
     def close(self) -> None:
@@ -358,14 +361,17 @@ class _WindowStream:
 
     def _prepare(self) -> Window | None:
         window = next(self._windows, None)
-        if window is not None and self._group is not None and self._key is not None:
+        group = None if self._access.stopping.is_set() else self._access.group
+        if window is not None and group is not None and self._key is not None:
             rest = None if window.rest is None else window.rest.to_json()
             said = {"rows": window.rows.num_rows, "next": list(window.next_start), "rest": rest}
             key = _key_of(self._key, window.start)
-            self._group.publish(key, json.dumps(said))
+            self._access.published.add(key)
+            group.publish(key, json.dumps(said))
             self._published.append(key)
             if len(self._published) > _PUBLISHED:
-                self._group.forget(self._published.popleft())
+                group.forget(self._published[0])
+                self._access.published.discard(self._published.popleft())
         return window
 
 

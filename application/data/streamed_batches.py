@@ -78,6 +78,7 @@ class StreamedBatches:
         self._pool: ThreadPool | None = None
         self._turning = Lock()  # a pool that is being closed, in the thread that makes batches, takes no more threads
         self._stopping = Event()
+        self._published: set[str] = set()
         refuse_ranks(share, plan)
 
     @property
@@ -103,7 +104,11 @@ class StreamedBatches:
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``StateError`` if it has another number of lanes."""
+        self.interrupt()
         self._stopping = Event()  # an interrupt of earlier batches, which may still end, is none of these
+        published, self._published = self._published, set()
+        for key in published if self._group is not None else ():  # not at an end that others may not have reached
+            self._group.forget(key)
         return self._batches(self._dealt(self._positions(cursor), cursor.samples, self._stopping, is_traced=False))
 
     def _batches(self, dealing: Generator[DealtRows]) -> Generator[Batch]:
@@ -137,7 +142,7 @@ class StreamedBatches:
         with self._turning:
             self._pool = pool = ThreadPool(self._threads, "holdfast-lane")
         group = self._group if self._share.ranks > 1 else None
-        access = LaneAccess(pool, self._share, group, stopping)
+        access = LaneAccess(pool, self._share, group, stopping, self._published)
         sources: dict[int, SourceLanes] = {}
         gives = self._mixture.gives_from(samples)
         try:

@@ -111,6 +111,18 @@ class OpenPreparation:
         self.lineage.versions.keep(self.readers, self.caches, self.datasets)
 
 
+def begun_run(settings: TrainSettings) -> tuple[TrainSettings, Mapping[str, Any], Mapping[str, Any]]:
+    """Return ``settings`` as the run in their folder follows them, its record, and its rules and places of files.
+
+    The rules are the newest ones, and the record is empty, if none has begun there.
+    """
+    folder = settings.run.directory
+    record = read_record(folder) if RunLayout(folder).record.exists() else {}
+    known = known_data(record)
+    begun = {"rules": rules_of(record) if record.get("facts") else RULES, "places": known.first_places if known else {}}
+    return with_former_settings(settings, began_with(folder)), record, begun
+
+
 def open_preparation(
     settings: TrainSettings,
     on_rejected: Callable[[Mapping[str, object]], object],
@@ -127,10 +139,8 @@ def open_preparation(
         raise ConfigurationError(msg)
     rejections = rejections_of(settings.data, lambda record: on_rejected(mask(dict(record))))
     folder = settings.run.directory
-    record = read_record(folder) if RunLayout(folder).record.exists() else {}
-    settings = with_sizes(with_former_settings(settings, began_with(folder)), {}, _choose_anew)
-    known = known_data(record)
-    begun = {"rules": rules_of(record) if record.get("facts") else RULES, "places": known.first_places if known else {}}
+    settings, record, begun = begun_run(settings)
+    settings = with_sizes(settings, {}, _choose_anew)
     given = {"rejections": rejections, "work_part": part, **begun}
     container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
     parts: DataParts = container.data_parts()

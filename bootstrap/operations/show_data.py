@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.application.data.shown_rows import shown_rows
+from holdfast.bootstrap.operations.open_preparation import begun_run
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
@@ -35,14 +36,17 @@ def rows_of_data(
 ) -> Sequence[ShownRow]:
     """Return ``num_rows`` packed rows of the first documents of ``settings``, fewer if there are too few documents.
 
+    A run that has begun in their folder reads them by its own rules, and so they are read here.
+
     No token is stored. Raises ``ConfigurationError`` if the data are tokens already, and ``DataError`` if they hold no
     document that can be used.
     """
     if form_of(settings.data) == "tokens":
         msg = "data.kind=tokens has no records to show: name the text that the tokens were made from"
         raise ConfigurationError(msg)
+    settings, _, begun = begun_run(settings)
     settings = with_sizes(settings, {}, _keep)
-    container = assemble(settings, settings.run.directory, {}, report=report, keep_choice=_keep, show=show)
+    container = assemble(settings, settings.run.directory, begun, report=report, keep_choice=_keep, show=show)
     report_remarks(container.data_source(), settings.data, report)
     readers, packing, length = container.readers(), container.packing(), settings.data.row_length
     documents = list(_first_documents(readers, _TO_CHOOSE_FROM * num_rows * length))

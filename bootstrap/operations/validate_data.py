@@ -21,6 +21,7 @@ from holdfast.application.data.rejected_records import (
     reason_of,
 )
 from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.operations.open_preparation import begun_run
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
@@ -74,7 +75,7 @@ class ValidatedData:
 
 
 def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -> ValidatedData:
-    """Read all data of ``settings`` once, through validation and transforms, on all cores.
+    """Read all data of ``settings`` once, by the rules of a run that has begun with them, on all cores.
 
     ``show`` gets the bytes read and the total. Records that cannot be used are counted; the first of them ends a run,
     unless data.on_error skips them. Raises ``ConfigurationError`` if the data are tokens, and ``DataError`` if they
@@ -83,7 +84,8 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
     if form_of(settings.data) == "tokens":
         msg = "data.kind=tokens has no records to validate: name the text that the tokens were made from"
         raise ConfigurationError(msg)
-    container = assemble(settings, settings.run.directory, {}, report=_ignore, keep_choice=_keep)
+    settings, _, begun = begun_run(settings)
+    container = assemble(settings, settings.run.directory, begun, report=_ignore, keep_choice=_keep)
     source, pipeline, limit = container.run_source(), container.pipeline_before_tokens(), container.limit()
     encoder = TextDocumentEncoder(MemoryTokenizer())  # no text is tokenized
     reader = TextReader(source, encoder, RejectedRecords("skip"), pipeline)

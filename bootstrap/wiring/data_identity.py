@@ -163,8 +163,9 @@ def hold_to_encoder(folder: SharedRunFolder, encoder: DocumentEncoder) -> None:
     """Raise ``StateError`` if the run began with another chat template, or other rules for what is trained on."""
     if is_masked(encoder):
         remedy = (
-            "the chat template or another setting of data.chat has changed, or the run was begun by a version of "
-            f"Holdfast that trained on other parts of it; {_REMEDY}"
+            "the chat template or another setting of data.chat has changed: put it back; or they are the same, and "
+            "another version of Holdfast trains on other parts: use the one of the run, which its events.jsonl names; "
+            "or start another run with --fresh or another run.name"
         )
         folder.hold_to("encoding of conversations", encoder.fingerprint(), remedy)
 

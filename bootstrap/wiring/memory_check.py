@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bootstrap.run_folder.folder import began_with
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import mesh_of
 from holdfast.configs.sections.decoder import DecoderModelSettings
@@ -92,6 +93,7 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
         weight_bytes=_weight_bytes(settings),
         may_keep_8_bits=isinstance(settings.optimizer, AccelerateOptimizerSettings) and num_ranks == 1,
         only_built=is_shared_out,
+        is_begun=began_with(settings.run.directory) is not None,
     )
     host: MemoryCapacity = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
         int(os.environ.get("LOCAL_WORLD_SIZE") or 1)

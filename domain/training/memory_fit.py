@@ -35,7 +35,8 @@ class MemoryPlan:
     ``optimizer_bytes`` is the optimizer state in bytes a parameter; ``weight_bytes`` are those of a weight, with its
     average if one is kept. ``is_on_host`` puts all three into host memory, else they are on a GPU. ``num_parts``
     processes share them. ``trains_all`` is false with adapters. ``only_built`` counts the memory for building the model
-    alone, where another engine manages that for training.
+    alone, where another engine manages that for training. With ``is_begun`` a run has begun, which keeps its optimizer
+    and its adapters.
     """
 
     optimizer_bytes: float = 8
@@ -46,6 +47,7 @@ class MemoryPlan:
     weight_bytes: float = FP32
     may_keep_8_bits: bool = False
     only_built: bool = False
+    is_begun: bool = False
 
     @property
     def state_bytes(self) -> float:
@@ -77,7 +79,8 @@ def refusal(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: Memo
     most = _counted(_largest(plan, host, gpu))
     if fitting:
         return f"{clause}: it fits with {', or with '.join(fitting)}; as it is, at most {most} parameters fit"
-    return f"{clause}: no setting makes it fit, and at most {most} parameters do"
+    setting = "no setting that a begun run may change" if plan.is_begun else "no setting"
+    return f"{clause}: {setting} makes it fit, and at most {most} parameters do"
 
 
 def warning(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity) -> str | None:
@@ -133,6 +136,8 @@ def _other_plans(plan: MemoryPlan, *, has_gpu: bool) -> Iterator[tuple[str, Memo
         return
     if plan.weight_bytes > FP32:
         yield "optimizer.ema=null", replace(plan, weight_bytes=FP32)
+    if plan.is_begun:
+        return
     if plan.may_keep_8_bits and plan.trains_all and plan.optimizer_bytes > _OF_8_BITS:
         yield "optimizer.algorithm=adamw_8bit", replace(plan, optimizer_bytes=_OF_8_BITS)
     if plan.loads_weights and plan.trains_all:

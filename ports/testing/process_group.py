@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NUM_ROUNDS = 40
 _PATIENCE = 90.0  # seconds that a rank of a busy machine may be late
+_NUM_TEXTS = 2000
 
 
 class ProcessGroupContract(ABC):
@@ -101,6 +102,12 @@ class ProcessGroupContract(ABC):
         results = self.on_each_rank(publish_and_look, timeout_seconds=_PATIENCE)
         assert all(each == [[f"text {rank}" for rank in range(len(results))], None, None] for each in results if each)
 
+    def test_a_text_may_be_forgotten_while_others_look(self) -> None:
+        """A lookup that meets ``forget`` returns the whole text or None, and does not wait for another text."""
+        for seen in self.on_each_rank(look_while_the_first_rank_forgets, timeout_seconds=_PATIENCE):
+            assert set(seen[0]) <= {None, "text"}
+            assert seen[1] < _PATIENCE
+
     def test_close_needs_nobody_and_may_come_twice(self) -> None:
         """One rank can call ``close`` twice while the other ranks do not call it."""
         results = self.on_each_rank(close_on_the_first_rank, timeout_seconds=_PATIENCE)
@@ -126,6 +133,24 @@ def publish_and_look(group: ProcessGroup) -> Sequence[Any]:
     group.forget(f"place {group.rank}")
     group.forget("elsewhere")
     return [seen, nothing, group.lookup(f"place {group.rank}")]
+
+
+def look_while_the_first_rank_forgets(group: ProcessGroup) -> Sequence[Any]:
+    """Return the different texts that this rank saw while the first rank published and forgot one, and the seconds."""
+    if not isinstance(group, KeyValueStore):
+        return [[], 0.0]
+    group.barrier()
+    began, seen = time.monotonic(), set()
+    if group.rank == 0:
+        for _ in range(_NUM_TEXTS):
+            group.publish("fleeting", "text")
+            group.forget("fleeting")
+        group.publish("end", "")
+    while group.lookup("end") is None:
+        seen.add(group.lookup("fleeting"))
+    waited = time.monotonic() - began
+    group.barrier()
+    return [list(seen), waited]
 
 
 def every_kind(rank: int) -> list[Command]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.domain.data.data_files import LATEST_RULES
 from tests.support.command_line import corpus, run_here, tiny
+from tests.support.written_runs import write_run
 
 GOOD = {"url": "https://example.org", "text": "a text that is long enough"}
 
@@ -99,3 +102,20 @@ def test_a_rule_for_a_field_that_no_record_has_is_reported(command, tmp_path):
     said = " ".join((found.stdout + found.stderr).split())
     assert "has rules for 'idd', 'meta.src', which no record of the 120 read so far has" in said
     assert "a name with a dot is that of a field, not a path" in said
+
+
+def test_a_begun_run_is_validated_and_shown_by_its_own_rules(tmp_path):
+    """A text file of a folder was several documents when the first runs began, and is one for newer runs."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("a line of text\n" * 9000)
+    settings = tiny(tmp_path / "texts", f"run.dir={tmp_path / 'run'}")
+    counts, shown = [], []
+    for rules in ({}, {"files": LATEST_RULES}):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        write_run(tmp_path / "run", settings=settings, facts={"tokenizer": "known"}, rules=rules)
+        found = run_here("data", "validate", *settings, "--json", cwd=tmp_path)
+        counts.append(json.loads(found.stdout)["records"])
+        found = run_here("data", "show", "--rows", "1", *settings, "--json", cwd=tmp_path)
+        shown.append(found.stderr)
+    assert counts == [3, 1]
+    assert shown[0] != shown[1]

@@ -338,13 +338,17 @@ def test_an_index_beside_tells_the_type_of_raw_ids(tmp_path, read):
 
 @pytest.mark.parametrize(
     ("ids", "vocabulary_size", "types"),
-    [([5, 0, 6, 0], 100, "uint16 or uint32"), ([0] * 100, 100, "uint16 or uint32"), ([5, 60000, 7], 128256, "uint16")],
+    [
+        ([5, 0, 6, 0], 100, "uint16 as well as uint32"),
+        ([0] * 100, 100, "uint16 as well as uint32"),
+        ([5, 60000, 7], 128256, "any two bytes are an id .* as uint16 none of them is the end-of-text id"),
+    ],
 )
 def test_a_type_that_nothing_proves_is_asked_for(tmp_path, read, ids, vocabulary_size, types):
     """Raw ids that may be of several types, or of any, are refused with the setting that decides."""
     np.array(ids, "<u2").tofile(tmp_path / "a.bin")
     options = {"vocabulary_size": vocabulary_size}
-    with pytest.raises(DataError, match=rf"a\.bin, which may be {types}.*set data\.dtype"):
+    with pytest.raises(DataError, match=rf"a\.bin, as {types}.*set data\.dtype"):
         read(tmp_path / "a.bin", **options).shards()
     assert read(tmp_path / "a.bin", dtype="uint16", **options).shards()
 

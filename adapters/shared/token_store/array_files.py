@@ -1,4 +1,4 @@
-"""Named arrays in one file, written atomically and memory-mapped for reading."""
+"""Named arrays in one file, written atomically."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +16,22 @@ from safetensors.numpy import save
 
 from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests, read_at
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, bytes_of
-from holdfast.adapters.shared.token_store.mmap_file import map_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from typing_extensions import Buffer
 
     from holdfast.adapters.shared.token_store.token_encryption import ShardCipher
     from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 
     Arrays = Mapping[str, NDArray[Any]]
+    _Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
 
 _CHUNK = 1 << 20
+_TORN, _WRONG = "{} is torn", "{} does not have the bytes that were written"
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I32": np.int32, "I64": np.int64}
 
 
@@ -48,24 +51,35 @@ def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardC
         folder.files.sync_folder(path.parent)
 
 
-def load_arrays(path: Path, cipher: ShardCipher | None = None, *, verify: bool) -> Arrays:
-    """Return the arrays in ``path``, as read-only views of one memory map, or of the decrypted bytes.
+def load_arrays(
+    path: Path, cipher: ShardCipher | None = None, *, verify: bool, only: Collection[str] | None = None
+) -> Arrays:
+    """Return the arrays in ``path``, or those named ``only``, read into memory and decrypted by ``cipher``.
 
     Raises ``OSError``, and ``CorruptTokensError`` for a truncated file or, with ``verify``, for wrong bytes.
     """
-    with path.open("rb") as file:
-        mapped = map_file(file.fileno()) if cipher is None else memoryview(cipher.decrypt(path.name, file.read()))
-    try:
-        header_end = 8 + int.from_bytes(mapped[:8], "little")
-        header = json.loads(bytes(mapped[8:header_end]))
-        digest = header.pop("__metadata__")["blake3"]
-        arrays = {name: _view(mapped, header_end, entry) for name, entry in sorted(header.items())}
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError) as error:
-        msg = f"{path.name} is torn"
-        raise CorruptTokensError(msg) from error
-    if verify and _digest(arrays) != digest:
-        msg = f"{path.name} does not have the bytes that were written"
-        raise CorruptTokensError(msg)
+    with FileIO(path) as file:
+        read: Callable[[int, int], bytes] = partial(read_at, file.fileno())
+        size = os.fstat(file.fileno()).st_size
+        if cipher is not None:
+            plain = cipher.decrypt(path.name, read(0, size))
+            read, size = lambda begin, num_bytes: plain[begin : begin + num_bytes], len(plain)
+        digest, places = _header(read, path, size)
+        arrays: dict[str, NDArray[Any]] = {}
+        whole = blake3()
+        for name, (dtype, shape, begin, num_bytes) in places.items():
+            is_wanted = only is None or name in only
+            if not (is_wanted or verify):
+                continue
+            data = read(begin, num_bytes)
+            if len(data) < num_bytes:
+                raise CorruptTokensError(_TORN.format(path.name))
+            if verify:
+                _add(whole, name, dtype, shape, data)
+            if is_wanted:
+                arrays[name] = np.frombuffer(data, dtype).reshape(shape)
+    if verify and whole.hexdigest() != digest:
+        raise CorruptTokensError(_WRONG.format(path.name))
     return arrays
 
 
@@ -109,36 +123,38 @@ def _read_once(
 def _read_arrays(
     file: FileIO, path: Path, fail: Callable[[str], Exception], known: VerifiedArrays | None, *, verify: bool
 ) -> tuple[Arrays, VerifiedArrays]:
-    size = os.fstat(file.fileno()).st_size
-    try:
-        header_end = 8 + int.from_bytes(read_at(file.fileno(), 0, 8), "little")
-        header = json.loads(read_at(file.fileno(), 8, min(header_end, size) - 8))
-        digest = header.pop("__metadata__")["blake3"]
-        places = {name: _place(entry, header_end, size) for name, entry in sorted(header.items())}
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError, AttributeError) as error:
-        msg = f"{path.name} is torn"
-        raise CorruptTokensError(msg) from error
+    digest, places = _header(partial(read_at, file.fileno()), path, os.fstat(file.fileno()).st_size)
     arrays: dict[str, Any] = {}
     whole, blocks, digests = blake3(), b"" if known is None else known.blocks, {}
     for name, (dtype, shape, begin, num_bytes) in places.items():
-        whole.update(f"{name}:{dtype}:{shape};".encode())
         if name == "ids":
+            whole.update(f"{name}:{dtype}:{shape};".encode())
             if known is None and verify:
                 blocks = _hashed(file, begin, num_bytes, whole)
             arrays[name] = CheckedIds(CheckedFile(file, (begin, num_bytes), blocks if verify else None, fail), dtype)
             continue
         data = read_at(file.fileno(), begin, num_bytes)
-        whole.update(data)
+        _add(whole, name, dtype, shape, data)
         digests[name] = blake3(data).digest()
         arrays[name] = np.frombuffer(data, dtype).reshape(shape)
     is_same = whole.hexdigest() == digest if known is None else digests == known.digests
     if verify and not is_same:
-        msg = f"{path.name} does not have the bytes that were written"
-        raise CorruptTokensError(msg)
+        raise CorruptTokensError(_WRONG.format(path.name))
     return arrays, VerifiedArrays(blocks, digests)
 
 
-def _place(entry: Mapping[str, Any], header_end: int, size: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+def _header(read: Callable[[int, int], bytes], path: Path, size: int) -> tuple[str, Mapping[str, _Place]]:
+    """Return the hash and the places of the arrays of a file of ``size`` bytes; ``read`` takes where and how many."""
+    try:
+        header_end = 8 + int.from_bytes(read(0, 8), "little")
+        header = json.loads(read(8, min(header_end, size) - 8))
+        digest = header.pop("__metadata__")["blake3"]
+        return digest, {name: _place(entry, header_end, size) for name, entry in sorted(header.items())}
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError, AttributeError) as error:
+        raise CorruptTokensError(_TORN.format(path.name)) from error
+
+
+def _place(entry: Mapping[str, Any], header_end: int, size: int) -> _Place:
     begin, end = entry["data_offsets"]
     dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
     if header_end + end > size or end - begin != dtype.itemsize * math.prod(shape):
@@ -155,16 +171,13 @@ def _hashed(file: FileIO, begin: int, size: int, whole: blake3) -> bytes:
     return b"".join(blocks)
 
 
-def _view(mapped: memoryview, header_end: int, entry: Mapping[str, Any]) -> NDArray[Any]:
-    begin, end = entry["data_offsets"]
-    if header_end + end > len(mapped):
-        raise ValueError
-    return np.ndarray(entry["shape"], _DTYPES[entry["dtype"]], mapped, header_end + begin)
-
-
 def _digest(arrays: Arrays) -> str:
     hasher = blake3()
     for name, array in sorted(arrays.items()):
-        hasher.update(f"{name}:{array.dtype}:{array.shape};".encode())
-        hasher.update(bytes_of(array))
+        _add(hasher, name, array.dtype, array.shape, bytes_of(array))
     return str(hasher.hexdigest())
+
+
+def _add(hasher: blake3, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer) -> None:
+    hasher.update(f"{name}:{dtype}:{shape};".encode())
+    hasher.update(data)

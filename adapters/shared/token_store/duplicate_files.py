@@ -20,7 +20,7 @@ from holdfast.adapters.shared.token_store.folder_operations import (
 from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -56,8 +56,8 @@ class DuplicateFiles:
         self._ciphers: dict[str, ShardCipher] = {}
         self._verified: set[Path] = set()
 
-    def load(self, group: str, name: str) -> Arrays | None:
-        """Return the arrays that were stored under this name, memory-mapped unless encrypted; None if there are none.
+    def load(self, group: str, name: str, only: Collection[str] | None = None) -> Arrays | None:
+        """Return the arrays that were stored under this name, or those ``only`` names; None if there are none.
 
         A damaged file counts as missing. It is verified when it is read for the first time.
         """
@@ -66,7 +66,7 @@ class DuplicateFiles:
             if not path.exists():
                 return None
             try:
-                arrays = load_arrays(path, self._cipher(group), verify=path not in self._verified)
+                arrays = load_arrays(path, self._cipher(group), verify=path not in self._verified, only=only)
             except FileNotFoundError:  # removed meanwhile by another process
                 return None
             except CorruptTokensError as damage:

@@ -41,7 +41,7 @@ class MemoryKeys:
         self.arrays = {}
         self.removed = []
 
-    def load(self, group, name):
+    def load(self, group, name, only=None):
         return self.arrays.get((group, name))
 
     def store(self, group, name, arrays):
@@ -230,12 +230,12 @@ def test_a_search_that_another_process_finished_is_not_done_again():
     expected = found(Duplicates([reader({"a": ["one", "one"]})], EXACT, MemoryKeys()))
 
     class Late(MemoryKeys):
-        def load(self, group, name):
+        def load(self, group, name, only=None):
             if name == "000000-000000" and (group, name) in self.arrays:
                 search.find()
                 self.remove(group)
                 self.arrays |= store.arrays
-            return super().load(group, name)
+            return super().load(group, name, only)
 
     assert found(Duplicates([reader({"a": ["one", "one"]})], EXACT, Late())) == expected
 
@@ -244,7 +244,7 @@ def test_keys_that_vanish_again_and_again_are_an_error():
     """A store that loses all keys ends the search with a sentence."""
 
     class Forgetful(MemoryKeys):
-        def load(self, group, name):
+        def load(self, group, name, only=None):
             return None
 
     with pytest.raises(StateError, match="again and again"):

@@ -1,3 +1,5 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -182,3 +184,19 @@ def test_fields_that_no_record_has_are_told_once_after_enough_records():
         "data.validation.fields has rules for 'b', 'c', which no record of the 12 read so far has: correct the name"
     ]
     assert "rules for 'c', which" in watch.sentence()
+
+
+def test_a_lacking_field_is_told_once_by_any_number_of_threads(monkeypatch):
+    """Threads that finish at the same time tell it once."""
+    told, sentence = [], FieldWatch.sentence
+
+    def slow(watch):
+        time.sleep(0.02)
+        return sentence(watch)
+
+    monkeypatch.setattr(FieldWatch, "sentence", slow)
+    watch = FieldWatch(["lacking"], told.append)
+    watch.add([Document("text", 0, 1, {})])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: watch.finish(), range(4)))
+    assert len(told) == 1

@@ -242,3 +242,16 @@ def test_a_rank_that_hears_nothing_waits_once_for_each_lane(monkeypatch):
     assert sum(len(_rows_in_order(batch)) for batch in batches) == -(-len(rows) // 2)
     assert len(store.asked) - len(set(store.asked)) < 200  # some hundred windows would be asked for again and again
     assert len(written) < len(units)  # those of this rank's lanes
+
+
+def test_a_stream_that_begins_again_leaves_no_text_of_before():
+    """After a roll-back the texts of the rows that were ahead are gone, so that they neither mislead nor add up."""
+    plan = LanePlan(4, ConcatPacking(LENGTH), 24, 5, 2)
+    streams = streams_of([corpus([30] * 8)], plan, ranks=2)
+    texts = streams[0]._group._table.texts
+    for _ in range(3):
+        batches_of(streams, limit=4)
+        assert texts
+        for stream in streams:
+            stream.batches(Cursor()).close()
+        assert not texts

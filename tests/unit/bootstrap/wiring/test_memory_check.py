@@ -44,6 +44,13 @@ def test_what_the_formula_has_room_for_is_never_refused(size, there, of_optimize
         (MemoryPlan(may_keep_8_bits=True), 17, None, ["adamw_8bit", "sharding=fsdp2 on 2 such machines"], ["lora"]),
         (MemoryPlan(may_keep_8_bits=True, loads_weights=True), 8, None, ["lora={rank: 16})"], ["adamw_8bit", "4bit"]),
         (
+            MemoryPlan(may_keep_8_bits=True, loads_weights=True, is_begun=True),
+            17,
+            None,
+            ["sharding=fsdp2 on 2 such machines"],
+            ["lora", "8bit"],
+        ),
+        (
             MemoryPlan(is_on_host=False, loads_weights=True),
             64,
             4,

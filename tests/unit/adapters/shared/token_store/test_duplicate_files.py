@@ -1,3 +1,4 @@
+import os
 import threading
 
 import numpy as np
@@ -102,3 +103,15 @@ def test_a_full_disk_is_an_error_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(TokenFileOperations, "write_file", full)
     with pytest.raises(StateError, match=DUPLICATES.replace(".", r"\.")):
         files_in(tmp_path).store("a", "two", ARRAYS)
+
+
+def test_a_file_that_is_cut_while_it_is_used_harms_no_arrays(tmp_path):
+    """What was loaded stays as it was when the file is truncated, and the file then counts as missing."""
+    files = DuplicateFiles(tmp_path)
+    files.store("group", "name", {"keys": np.arange(100_000, dtype=np.uint64), "few": np.arange(3, dtype=np.int64)})
+    loaded = files.load("group", "name")
+    assert set(files.load("group", "name", ["few"])) == {"few"}
+    [path] = tmp_path.rglob("name.safetensors")
+    os.truncate(path, 500)
+    assert (loaded["keys"] == np.arange(100_000)).all()
+    assert files.load("group", "name") is None
