@@ -107,8 +107,9 @@ class StreamedBatches:
         self.interrupt()
         self._stopping = Event()  # an interrupt of earlier batches, which may still end, is none of these
         published, self._published = self._published, set()
-        for key in published if self._group is not None else ():  # not at an end that others may not have reached
-            self._group.forget(key)
+        if self._group is not None:
+            for key in published:  # only now, as others may not have reached the end of earlier batches before
+                self._group.forget(key)
         return self._batches(self._dealt(self._positions(cursor), cursor.samples, self._stopping, is_traced=False))
 
     def _batches(self, dealing: Generator[DealtRows]) -> Generator[Batch]:
