@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +94,15 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
         weight_bytes=_weight_bytes(settings),
         may_keep_8_bits=isinstance(settings.optimizer, AccelerateOptimizerSettings) and num_ranks == 1,
         only_built=is_shared_out,
-        is_begun=began_with(settings.run.directory) is not None,
     )
     host: MemoryCapacity = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
         int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     )
     length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
     model = replace(model, length=length)
-    if (sentence := refusal(model, plan, host, _gpu(device, plan))) is not None:
-        raise ConfigurationError(sentence)
+    refused = partial(refusal, model, plan, host, _gpu(device, plan))
+    if refused() is not None:
+        raise ConfigurationError(refused(is_begun=began_with(settings.run.directory) is not None))
     return warning(model, plan, host)
 
 

@@ -35,8 +35,7 @@ class MemoryPlan:
     ``optimizer_bytes`` is the optimizer state in bytes a parameter; ``weight_bytes`` are those of a weight, with its
     average if one is kept. ``is_on_host`` puts all three into host memory, else they are on a GPU. ``num_parts``
     processes share them. ``trains_all`` is false with adapters. ``only_built`` counts the memory for building the model
-    alone, where another engine manages that for training. With ``is_begun`` a run has begun, which keeps its optimizer
-    and its adapters.
+    alone, where another engine manages that for training.
     """
 
     optimizer_bytes: float = 8
@@ -47,7 +46,6 @@ class MemoryPlan:
     weight_bytes: float = FP32
     may_keep_8_bits: bool = False
     only_built: bool = False
-    is_begun: bool = False
 
     @property
     def state_bytes(self) -> float:
@@ -65,8 +63,17 @@ class SizedModel:
     length: int = 512
 
 
-def refusal(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None = None) -> str | None:
+def refusal(
+    model: SizedModel,
+    plan: MemoryPlan,
+    host: MemoryCapacity,
+    gpu: MemoryCapacity | None = None,
+    *,
+    is_begun: bool = False,
+) -> str | None:
     """Return a sentence on why ``plan`` cannot train ``model`` and which settings would fit; None if it may fit.
+
+    With ``is_begun`` a run has begun, which keeps its algorithm and gets no adapters.
 
     Only the certain minimum is counted: its weights in fp32 while it is built, and with ``plan`` weights, gradients
     and optimizer state. So a model that fits is never refused, but one that is not refused may still be too large.
@@ -75,11 +82,13 @@ def refusal(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: Memo
     if (problem := _problem(size, plan, host, gpu)) is None:
         return None
     clause = f"the model has at least {_counted(size)} parameters, and {problem}"
+    if is_begun:
+        plan = replace(plan, may_keep_8_bits=False, loads_weights=False)
     fitting = list(_remedies(model, plan, host, gpu))
     most = _counted(_largest(plan, host, gpu))
     if fitting:
         return f"{clause}: it fits with {', or with '.join(fitting)}; as it is, at most {most} parameters fit"
-    setting = "no setting that a begun run may change" if plan.is_begun else "no setting"
+    setting = "no setting that a begun run may change" if is_begun else "no setting"
     return f"{clause}: {setting} makes it fit, and at most {most} parameters do"
 
 
@@ -136,8 +145,6 @@ def _other_plans(plan: MemoryPlan, *, has_gpu: bool) -> Iterator[tuple[str, Memo
         return
     if plan.weight_bytes > FP32:
         yield "optimizer.ema=null", replace(plan, weight_bytes=FP32)
-    if plan.is_begun:
-        return
     if plan.may_keep_8_bits and plan.trains_all and plan.optimizer_bytes > _OF_8_BITS:
         yield "optimizer.algorithm=adamw_8bit", replace(plan, optimizer_bytes=_OF_8_BITS)
     if plan.loads_weights and plan.trains_all:

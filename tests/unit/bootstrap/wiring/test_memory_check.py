@@ -44,13 +44,6 @@ def test_what_the_formula_has_room_for_is_never_refused(size, there, of_optimize
         (MemoryPlan(may_keep_8_bits=True), 17, None, ["adamw_8bit", "sharding=fsdp2 on 2 such machines"], ["lora"]),
         (MemoryPlan(may_keep_8_bits=True, loads_weights=True), 8, None, ["lora={rank: 16})"], ["adamw_8bit", "4bit"]),
         (
-            MemoryPlan(may_keep_8_bits=True, loads_weights=True, is_begun=True),
-            17,
-            None,
-            ["sharding=fsdp2 on 2 such machines"],
-            ["lora", "8bit"],
-        ),
-        (
             MemoryPlan(is_on_host=False, loads_weights=True),
             64,
             4,
@@ -162,3 +155,13 @@ def test_the_default_model_is_not_refused():
     model = fewest_parameters(TrainSettings().model.config)
     refuse_from_settings(TrainSettings(), 1)
     assert model.num_parameters < 10**7
+
+
+def test_a_run_that_has_begun_is_told_what_it_may_change():
+    """Neither another algorithm nor adapters are named, which would make it another run, but processes are."""
+    plan = MemoryPlan(may_keep_8_bits=True, loads_weights=True)
+    sentence = refusal(SizedModel(LLAMA.num_parameters), plan, room(17 * GB), is_begun=True)
+    assert "sharding=fsdp2 on 2 such machines" in sentence
+    assert "lora" not in sentence
+    assert "8bit" not in sentence
+    assert "no setting that a begun run may change" in refusal(LLAMA, plan, room(3 * GB), is_begun=True)
