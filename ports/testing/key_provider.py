@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _DATA_KEY = bytes(range(100, 132))
 # one provider serves all examples, and one test all classes that derive it
 _across_examples = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
 )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.ports.ledger import Ledger, StepRecords
 
 _CALLS = st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(1, 4), st.integers(0, 2)), max_size=9)
-_NOT_CHECKED = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture]
+_NOT_CHECKED = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 class LedgerContract(ABC):

@@ -72,7 +72,9 @@ class MonitorContract(ABC):
 
     @given(records=_RECORDS)
     @example(records=_NOT_FINITE)
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    @settings(
+        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
+    )
     def test_any_name_any_float_any_order(self, records: list[tuple[int, dict[str, float]]]) -> None:
         """Any names and any floats are kept, and the steps may come in any order."""
         with tempfile.TemporaryDirectory() as name:

@@ -38,7 +38,8 @@ texts = st.one_of(
 )
 # one transform serves all examples, and one test all classes that derive it
 _across_examples = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
 )
 _TELL = """
 import json, sys

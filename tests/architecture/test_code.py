@@ -18,7 +18,7 @@ from tests.support.rules.code_rules import (
     unsafe_code,
 )
 from tests.support.rules.source_tree import ROOT, modules_under, project, refuse, within
-from tests.support.rules.testing_rules import toothless_tests, wordless_tests
+from tests.support.rules.testing_rules import hasty_tests, toothless_tests, wordless_tests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +84,12 @@ def test_tests_say_the_rule_they_prove():
 def test_tests_can_fail():
     """Every test asserts something."""
     refuse(toothless_tests(_test_modules()), remedy="asserts nothing: assert what the rule says, or delete the test")
+
+
+def test_no_default_test_fails_on_a_busy_machine():
+    """No test of a default run asserts that something took less than some seconds."""
+    remedy = "takes longer on a busy machine: count what is done, or mark the test slow"
+    refuse(hasty_tests(_test_modules()), remedy=remedy)
 
 
 def _test_modules():

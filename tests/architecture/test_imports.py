@@ -26,7 +26,7 @@ def _python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
 
 

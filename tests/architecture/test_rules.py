@@ -32,7 +32,7 @@ from tests.support.rules.layout_rules import (
 )
 from tests.support.rules.naming_rules import questions, shared_class_names, shared_file_names
 from tests.support.rules.source_tree import Module
-from tests.support.rules.testing_rules import toothless_tests, wordless_tests
+from tests.support.rules.testing_rules import hasty_tests, toothless_tests, wordless_tests
 
 _PORT = Module("ports/clock.py", "class Clock: ...")
 _ADAPTER = "from holdfast.ports.clock import Clock\n@final\nclass WallClock(Clock): ..."
@@ -94,6 +94,10 @@ def _statements(count: int) -> str:
         ),
         (toothless_tests, "tests/test_a.py", 'def test_a():\n    """It runs."""\n    f()'),
         (toothless_tests, "tests/test_a.py", "def helper(): ...\ndef test_a(): helper()"),
+        (hasty_tests, "tests/test_a.py", "def test_a():\n    assert time.monotonic() - began < 2"),
+        (hasty_tests, "tests/test_a.py", "def test_a():\n    assert 1 < process_time() - began <= 2"),
+        (hasty_tests, "tests/test_a.py", "def test_a():\n    took = time.time() - began\n    assert 2.5 > took"),
+        (hasty_tests, "tests/test_a.py", "SOON = 5\ndef test_a():\n    assert time.monotonic() - began < SOON"),
     ],
 )
 def test_a_violation_is_seen(rule, path, text):
@@ -134,6 +138,10 @@ def test_a_violation_is_seen(rule, path, text):
         (open_adapters, "adapters/clock/wall.py", _ADAPTER),
         (wordless_tests, "tests/test_a.py", 'def test_a():\n    """A rule, e.g. `This one`."""\n    assert x'),
         (toothless_tests, "tests/test_a.py", "def helper():\n    assert x\ndef test_a(): helper()"),
+        (hasty_tests, "tests/test_a.py", "def test_a():\n    assert 0.2 <= time.monotonic() - began < 60"),
+        (hasty_tests, "tests/test_a.py", "def test_a():\n    while time.monotonic() - began < 2: assert x < 3"),
+        (hasty_tests, "tests/test_a.py", "@pytest.mark.slow\ndef test_a():\n    assert time.monotonic() - began < 2"),
+        (hasty_tests, "tests/test_a.py", "pytestmark = [pytest.mark.slow]\ndef f():\n    assert time.time() - x < 2"),
         (toothless_tests, "tests/test_a.py", "def test_a():\n    with pytest.raises(ValueError): f()"),
     ],
 )

@@ -33,7 +33,7 @@ def test_a_package_that_ends_the_import_of_transformers_is_named(tmp_path, broke
         env=broken,
         text=True,
         capture_output=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert process.returncode == 2, process.stderr

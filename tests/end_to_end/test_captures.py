@@ -188,7 +188,7 @@ def test_an_embedding_host_hears_nothing_on_its_streams(tmp_path):
         env=environment(),
         text=True,
         capture_output=True,
-        timeout=110,
+        timeout=280,
         check=True,
     )
     assert process.stdout.split() == ["before", "after"]

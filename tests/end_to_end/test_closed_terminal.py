@@ -82,7 +82,7 @@ def test_a_run_whose_output_nobody_reads_finishes(tmp_path, streams):
     settings = " ".join(map(shlex.quote, tiny(corpus(tmp_path), "run.budget.steps=6")))
     command = f"({sys.executable} -m application train {settings} {streams}; echo $? > code) | true"
     process = subprocess.run(
-        command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, timeout=110, check=False
+        command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, timeout=280, check=False
     )
     assert b"Traceback" not in process.stderr
     assert (tmp_path / "code").read_text() == "0\n"

@@ -62,7 +62,7 @@ def checks():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what a machine without a GPU says")
 def test_a_machine_that_is_too_small_is_told_so_before_a_download(home):
     """Without a GPU ``plan`` refuses in one sentence and ``doctor`` names the device, and neither reads weights."""
@@ -75,7 +75,7 @@ def test_a_machine_that_is_too_small_is_told_so_before_a_download(home):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_plan_needs_no_weights(home):
     """With a description of a small model, the plan of the same configuration is printed without any weights."""
     describe(home / "llama", **SMALL)

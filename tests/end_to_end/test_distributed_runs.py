@@ -54,7 +54,7 @@ def test_a_stopped_run_of_two_goes_on_alone(home):
     process = start("train", *settings(home, "stopped", TWO, hold.settings), cwd=home)
     wait_for_step(home / "runs/stopped", 7, process)
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=110)
+    output, errors = process.communicate(timeout=280)
     assert process.returncode == 143, output + errors
     outcome = run("train", *settings(home, "stopped"), cwd=home)
     assert outcome.returncode == 0, outcome.stderr

@@ -68,7 +68,7 @@ def test_a_memory_limit_of_1_gb_is_named(tmp_path):
         env=environment(),
         text=True,
         capture_output=True,
-        timeout=110,
+        timeout=280,
         check=False,
         preexec_fn=limit,
     )

@@ -65,7 +65,7 @@ def table(path, rows=None):
 def example(name, *arguments):
     """Run an example as its docstring says."""
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_the_service_example_trains_and_stops(home):

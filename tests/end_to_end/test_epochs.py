@@ -26,7 +26,7 @@ def weights(home, step):
     return (home / FOLDER / f"checkpoints/checkpoint-{step}/model.safetensors").read_bytes()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_killed_run_of_an_epoch_ends_as_one_of_its_steps(tmp_path):
     """Epochs become steps once, so a killed run has the bytes, and the learning rates, of a run of these steps."""
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"

@@ -65,7 +65,7 @@ async def post(client, address, path, **body):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_two_users_train_in_turn(address, tmp_path):
     """One user starts, follows and stops a run; another is refused meanwhile, and trains afterwards to the end."""
 

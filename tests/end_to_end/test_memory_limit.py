@@ -71,7 +71,7 @@ def train(home, headroom, skip="keep"):
     command = [sys.executable, "-c", CHILD, str(headroom), skip, *settings]
     # an arena of another thread is address space that malloc would fall back on, long before the limit is felt
     variables = environment() | {"MALLOC_ARENA_MAX": "1"}
-    process = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True, timeout=110, check=False)
+    process = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True, timeout=280, check=False)
     return process, home / "run"
 
 

@@ -67,7 +67,7 @@ def test_a_run_of_some_minutes_ends_after_them(tmp_path):
     assert 0.3 * 60 * MINUTES < seconds < 2 * 60 * MINUTES
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_run_without_time_takes_a_step(tmp_path):
     """If the time is over before the first step, the run takes one step and ends with a checkpoint."""
     finished = run_here("train", *settings_of(tmp_path), "run.budget.minutes=0.001", cwd=tmp_path)

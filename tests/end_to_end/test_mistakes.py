@@ -108,7 +108,7 @@ def test_streams_do_not_end_a_command(tmp_path, command, code):
         cwd=tmp_path,
         env=environment() | {"PYTHONIOENCODING": "ascii"},
         capture_output=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert process.returncode == code, process.stderr

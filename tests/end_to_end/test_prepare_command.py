@@ -144,7 +144,7 @@ def test_a_full_disk_is_told_and_room_mends_it(tmp_path):
         env=environment(),
         text=True,
         capture_output=True,
-        timeout=110,
+        timeout=280,
         check=False,
         preexec_fn=limit,
     )

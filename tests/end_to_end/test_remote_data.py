@@ -77,7 +77,7 @@ def final_weights(home):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["stream", "cache"])
 def test_a_run_from_s3_survives_kill_nine(s3, tmp_path, monkeypatch, mode):
     """Killed in mid-run, a run that reads Parquet from S3 ends with the bytes and losses of an undisturbed one."""

@@ -68,7 +68,7 @@ def test_kill_nine_changes_nothing(tmp_path, precision, kills):
     assert losses(killed / FOLDER) == losses(undisturbed / FOLDER)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_stops(tmp_path, number, code):
@@ -84,7 +84,7 @@ def test_a_signal_saves_and_stops(tmp_path, number, code):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_flipped_byte_is_set_aside(tmp_path):
     """A damaged newest checkpoint is set aside with one line, the one before is used, and the result is the same."""
     settings = tiny(corpus(tmp_path))

@@ -53,7 +53,7 @@ def in_group(tmp_path):
             env=environment(),
             text=True,
             capture_output=True,
-            timeout=110,
+            timeout=280,
             check=False,
             preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
         )
@@ -118,7 +118,7 @@ def test_under_a_limit_of_its_address_space_a_model_is_refused(tmp_path):
         env=environment() | {"OPENBLAS_NUM_THREADS": "1"},
         text=True,
         capture_output=True,
-        timeout=110,
+        timeout=280,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, 2 * 10**9)),
     )

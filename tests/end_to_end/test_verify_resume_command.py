@@ -63,7 +63,7 @@ def test_a_configuration_that_resumes_exactly_is_told_so(tmp_path, ranks, more):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_a_resume_that_changes_something_is_found(tmp_path, perturbing, monkeypatch):
     """A change behind the resume is named by the first step and tensor that show it, and --keep leaves both runs."""
     settings = tiny(corpus(tmp_path), "handlers=[perturbing]")

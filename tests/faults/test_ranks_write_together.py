@@ -36,7 +36,7 @@ def root():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_killed_at_any_point_loses_nothing(killed):
     """Whenever a rank is killed, the other ends in time, the older checkpoint is as it was and a new start works."""

@@ -158,7 +158,7 @@ assert stream.read(1) == {CONTENT[:1]!r}
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=110
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=280
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 requests\n", "")
     assert is_read_by(NATIVE, server)

@@ -51,7 +51,7 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def run(*arguments: str, cwd: Path, timeout: float = 110) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path, timeout: float = 280) -> subprocess.CompletedProcess[str]:
     """Run ``python -m application`` to its end."""
     command = [sys.executable, "-m", "application", *arguments]
     process = subprocess.run(
