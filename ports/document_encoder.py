@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from holdfast.ports.tokenizer import Encoded
     from holdfast.ports.transform import Record
 
@@ -35,3 +38,15 @@ class DocumentEncoder(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short text that identifies the encoding, the same in every process."""
+
+
+class CountsText(ABC):
+    """The optional ability of a ``DocumentEncoder`` to say how many bytes of the record's text each token stands for.
+
+    - The counts of a record add up to the bytes in UTF-8 of the text that its tokens stand for, even if the tokenizer
+      discards or changes some of it; tokens that stand for no text, such as end-of-text, have 0.
+    """
+
+    @abstractmethod
+    def text_bytes(self, records: Sequence[Record], encoded: Encoded) -> NDArray[np.int64]:
+        """Return the count of each token of ``encoded``, the result of ``encode`` for ``records``, int64 (tokens,)."""

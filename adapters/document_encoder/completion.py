@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from typing_extensions import override
 
+from holdfast.domain.data.text_bytes import spread_bytes, utf8_sizes
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation_record import completion_from
-from holdfast.ports.document_encoder import DocumentEncoder
+from holdfast.ports.document_encoder import CountsText, DocumentEncoder
 from holdfast.ports.tokenizer import Encoded, ids_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from holdfast.ports.tokenizer import Tokenizer
     from holdfast.ports.transform import Record
@@ -22,7 +25,7 @@ _FORMAT = 1
 
 
 @final
-class CompletionDocumentEncoder(DocumentEncoder):
+class CompletionDocumentEncoder(DocumentEncoder, CountsText):
     """Encodes the prompt and the completion in the text of a record by ``tokenizer``, between its special ids.
 
     Each is encoded alone, as the prompt is when the model continues it. The completion and the ids that end a document
@@ -47,6 +50,15 @@ class CompletionDocumentEncoder(DocumentEncoder):
         masks = [np.arange(len(document)) >= len(prompt) for document, prompt in zip(documents, prompts, strict=True)]
         ids = np.concatenate([encoded.ids[:0], *documents])
         return Encoded(ids, offsets, np.concatenate([np.zeros(0, np.bool_), *masks]))
+
+    @override
+    def text_bytes(self, records: Sequence[Record], encoded: Encoded) -> NDArray[np.int64]:
+        assert encoded.loss_mask is not None, "completions are trained on, prompts are not"
+        sizes = utf8_sizes([text for record in records for text in _pair_in(record.text)])
+        prompts = np.diff(np.append(0, np.cumsum(~encoded.loss_mask))[encoded.offsets])
+        starts = encoded.offsets[:-1]
+        bounds = np.append(np.stack([starts, starts + prompts], 1).reshape(-1), encoded.offsets[-1])
+        return spread_bytes(self._tokenizer.token_bytes[encoded.ids], bounds, sizes)
 
     @override
     def fingerprint(self) -> str:

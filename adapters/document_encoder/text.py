@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from typing_extensions import override
 
+from holdfast.domain.data.text_bytes import spread_bytes, utf8_sizes
 from holdfast.domain.errors import DataError
-from holdfast.ports.document_encoder import DocumentEncoder
+from holdfast.ports.document_encoder import CountsText, DocumentEncoder
 from holdfast.ports.tokenizer import Encoded, ids_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from holdfast.ports.tokenizer import Tokenizer
     from holdfast.ports.transform import Record
 
 
 @final
-class TextDocumentEncoder(DocumentEncoder):
+class TextDocumentEncoder(DocumentEncoder, CountsText):
     """Encodes the text of a record by ``tokenizer``, between the special ids that it puts around a document."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -37,6 +40,11 @@ class TextDocumentEncoder(DocumentEncoder):
             ids[first + len(prefix) : last - len(suffix)] = part
             ids[last - len(suffix) : last] = suffix
         return Encoded(ids, offsets)
+
+    @override
+    def text_bytes(self, records: Sequence[Record], encoded: Encoded) -> NDArray[np.int64]:
+        sizes = utf8_sizes([record.text for record in records])
+        return spread_bytes(self._tokenizer.token_bytes[encoded.ids], encoded.offsets, sizes)
 
     @override
     def fingerprint(self) -> str:

@@ -32,11 +32,13 @@ class SourcedTokens(NamedTuple):
     """Documents, and the number of the source of each, int64 (documents,), -1 for a document of no source.
 
     ``reference``, float64 (documents, 2), are the log-probabilities of pairs under the reference model, if known.
+    ``text_bytes``, int64 (tokens,), are the bytes of the document's text that each token stands for, if known.
     """
 
     tokens: Tokens
     sources: NDArray[np.int64]
     reference: NDArray[np.float64] | None = None
+    text_bytes: NDArray[np.int64] | None = None
 
 
 class SourceNumbers(Protocol):
@@ -62,12 +64,21 @@ def by_reader(reader: int, scores: Sequence[Mapping[str, float]]) -> NDArray[np.
 
 @final
 class TextGroups(TokenGroups):
-    """The documents of text sources that ``holdout`` holds, with the units of all sources in one shuffled order."""
+    """The documents of text sources that ``holdout`` holds, with the units of all sources in one shuffled order.
+
+    Without ``counts_text`` nothing is known of the bytes of their texts.
+    """
 
     def __init__(
-        self, readers: Sequence[TextReader], holdout: Holdout, seed: int, source_numbers: SourceNumbers = by_reader
+        self,
+        readers: Sequence[TextReader],
+        holdout: Holdout,
+        seed: int,
+        source_numbers: SourceNumbers = by_reader,
+        *,
+        counts_text: bool = True,
     ) -> None:
-        self._readers = readers
+        self._readers = [reader.counting_text() for reader in readers] if counts_text else readers
         self._holdout = holdout
         self._seed = seed
         self._source_numbers = source_numbers
@@ -79,7 +90,8 @@ class TextGroups(TokenGroups):
         for number in unit_order(len(units), self._seed, 0).tolist():
             reader, place, unit = units[number]
             for group in reader.tokens(unit, wanted=self._holdout.holds):
-                yield SourcedTokens(group.tokens, self._source_numbers(place, group.scores))
+                sources = self._source_numbers(place, group.scores)
+                yield SourcedTokens(group.tokens, sources, text_bytes=group.text_bytes)
 
 
 @final
@@ -128,12 +140,16 @@ class PairGroups(TokenGroups):
 
 
 class _HeldOut(NamedTuple):
-    """The ids of a document, its loss mask, the number of its source, and the log-probabilities of a pair (2,)."""
+    """The ids of a document, its loss mask, the number of its source, and the log-probabilities of a pair (2,).
+
+    ``text_bytes`` are those of each token, if known.
+    """
 
     ids: NDArray[np.unsignedinteger]
     mask: NDArray[np.bool_] | None
     source: int
     reference: NDArray[np.float64] | None
+    text_bytes: NDArray[np.int64] | None
 
 
 @final
@@ -188,23 +204,30 @@ class HoldoutBatches:
         """Return for each batch the place in ``sources`` of each piece, int64 (pieces,), -1 for no source."""
         return self._read[1]
 
+    @property
+    def text_bytes(self) -> Sequence[NDArray[np.int64] | None]:
+        """Return for each batch the bytes of text that each token stands for, int64 (rows, length), None if unknown."""
+        return self._read[2]
+
     @cached_property
-    def _read(self) -> tuple[Sequence[Batch], Sequence[NDArray[np.int64]]]:
+    def _read(self) -> tuple[Sequence[Batch], Sequence[NDArray[np.int64]], Sequence[NDArray[np.int64] | None]]:
         found = list(self._documents())
         if not found:
             raise DataError(self._why_none())
-        documents, masks, sources, references = zip(*found, strict=True)
+        documents, masks, sources, references, sizes = zip(*found, strict=True)
         reference = None if references[0] is None else np.stack(references)
         places = place_rows(documents, self._packing, masks, holds_pairs=self._holds_pairs, reference=reference)
+        sized = None if sizes[0] is None else place_rows(sizes, self._packing)
         index = places[0][2]
         ends = np.cumsum([len(document) for document in documents])
         of_pieces = np.array(sources)[np.searchsorted(ends, index.starts, side="right")]
-        batches, piece_sources = [], []
+        batches, piece_sources, text_bytes = [], [], []
         for first in range(0, len(places), self._rows):
             last = min(first + self._rows, len(places))
             batches.append(read_rows(places[first:last], self._packing.length))
             piece_sources.append(of_pieces[index.rows[first] : index.rows[last]])
-        return batches, piece_sources
+            text_bytes.append(None if sized is None else read_rows(sized[first:last], self._packing.length).input_ids)
+        return batches, piece_sources, text_bytes
 
     def _why_none(self) -> str:
         """Return the message that no document is there to evaluate on."""
@@ -230,7 +253,7 @@ class HoldoutBatches:
     def _documents(self) -> Iterator[_HeldOut]:
         """Yield the documents that fit."""
         room = self._max_tokens
-        for tokens, sources, reference in self._groups:
+        for tokens, sources, reference, text_bytes in self._groups:
             chosen = self._holdout.holds(tokens.hashes) & ~self._excluded.holds(tokens.hashes)
             for number in np.flatnonzero(chosen).tolist():
                 if room == 0:
@@ -244,7 +267,8 @@ class HoldoutBatches:
                 part = slice(first, min(last, first + room))
                 mask = None if tokens.loss_mask is None else tokens.loss_mask[part]
                 values = None if reference is None else reference[number]
-                yield _HeldOut(tokens.ids[part], mask, int(sources[number]), values)
+                sizes = None if text_bytes is None else text_bytes[part]
+                yield _HeldOut(tokens.ids[part], mask, int(sources[number]), values, sizes)
                 room -= last - first
                 if room < 0:
                     self._is_cut = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Protocol, TypeVar, final
@@ -18,6 +18,7 @@ from holdfast.domain.data.holdout import hash_of
 from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Document, Rejected
+from holdfast.ports.document_encoder import CountsText
 from holdfast.ports.token_source import Tokens
 from holdfast.ports.tokenizer import Encoded
 
@@ -60,7 +61,8 @@ class TokenizedGroup:
     is int64 (documents + 1,); ``hashes`` is uint64 (documents,), or None if they were not requested. ``starts`` are the
     positions of the documents in the unit, and ``scores`` the numbers that transforms gave each of them; documents of
     the same record are neighbors, with the same hash, start, end and scores. ``loss_mask``,
-    bool (tokens,), says which tokens are trained on, None means all of them.
+    bool (tokens,), says which tokens are trained on, None means all of them. ``text_bytes``, int64 (tokens,), are the
+    bytes of text that each token stands for, None if they were not requested or are not known.
     """
 
     ids: NDArray[np.unsignedinteger]
@@ -70,6 +72,7 @@ class TokenizedGroup:
     starts: Sequence[int] = ()
     scores: Sequence[Mapping[str, float]] = ()
     loss_mask: NDArray[np.bool_] | None = None
+    text_bytes: NDArray[np.int64] | None = None
 
     @property
     def tokens(self) -> Tokens:
@@ -107,6 +110,7 @@ class TextReader:
         self.limit = limit
         self._profile = profile
         self._group_characters = group_characters
+        self._counts_text = False
 
     @property
     def fingerprints(self) -> list[str]:
@@ -145,6 +149,12 @@ class TextReader:
         """Return a reader of the same documents without those of ``left_out``, which replaces an earlier one."""
         other = copy(self)
         other.left_out = left_out
+        return other
+
+    def counting_text(self) -> TextReader:
+        """Return a reader of the same documents whose groups have ``text_bytes``, if the encoder can tell them."""
+        other = copy(self)
+        other._counts_text = isinstance(self._encoder, CountsText)  # noqa: SLF001  of its own kind
         return other
 
     def confirming(self) -> TextReader:
@@ -200,8 +210,17 @@ class TextReader:
             encoded = self._encoder.encode([record for _, record in group])
         except DataError:
             alone = self._encoded_alone(unit, group, rejected, statistics)
-            return (_group_of(*_joined(part), statistics, is_hashed=is_hashed) for part in self._grouped(alone))
-        return [_group_of(group, encoded, statistics, is_hashed=is_hashed)]
+            joined: Iterator[tuple[Sequence[Used], Encoded]] = map(_joined, self._grouped(alone))
+        else:
+            joined = iter([(group, encoded)])
+        return (
+            self._with_text(used, _group_of(used, each, statistics, is_hashed=is_hashed), each) for used, each in joined
+        )
+
+    def _with_text(self, used: Sequence[Used], group: TokenizedGroup, encoded: Encoded) -> TokenizedGroup:
+        if not self._counts_text or not isinstance(self._encoder, CountsText):
+            return group
+        return replace(group, text_bytes=self._encoder.text_bytes([record for _, record in used], encoded))
 
     def _without(
         self,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from holdfast.application.data.prefetch import Prefetch, WaitAbandoned
+from holdfast.application.data.tokenizer_difference import uncounted_text
 from holdfast.application.training.piece_losses import PieceLosses
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import DataError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.preference_loss import PreferenceRule
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup
+    from holdfast.ports.tokenizer import Tokenizer
 
 _COLUMNS = 6
 
@@ -38,17 +40,18 @@ _COLUMNS = 6
 class Evaluator:
     """Sums the loss over the held-out documents, in all and for each source, and over the named ``sets``.
 
-    If the settings hold out no document, the total is that of all sets together. ``token_bytes``, int32 (ids,), has
-    each token's number of bytes, for bits per byte. The ranks of ``group`` share the batches and run the model equally
-    often. ``rule``, if given, is the loss of preferences, which are measured by pairs in place of tokens. ``show`` gets
-    the progress, ``report`` once a sentence on each set of which all or some rows have no target; ``notes`` keeps them.
+    If the settings hold out no document, the total is that of all sets together. Bits per byte
+    of documents whose texts are not known count what the tokens of ``tokenizer`` hold. The ranks of ``group`` share the
+    batches and run the model equally often. ``rule``, if given, is the loss of preferences, which are
+    measured by pairs in place of tokens. ``show`` gets the progress, ``report`` once a sentence on each set of which
+    all or some rows have no target, and on a tokenizer whose tokens do not hold the text; ``notes`` keeps them.
     """
 
     def __init__(
         self,
         trainable: Trainable,
         held_out: HoldoutBatches,
-        token_bytes: NDArray[np.int32],
+        tokenizer: Tokenizer,
         group: ProcessGroup | DataRanks,
         *,
         sets: Mapping[str, HoldoutBatches] = MappingProxyType({}),
@@ -57,12 +60,12 @@ class Evaluator:
         report: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._held_out = held_out
-        self._token_bytes = token_bytes
+        self._tokenizer = tokenizer
         self._group = group
         self._sets = sets
         self._show = show
         self._report = report
-        self.notes: dict[str, str] = {}
+        self.notes: dict[str | None, str] = {}
         self._rule = rule
         self._losses = PieceLosses(trainable, num_ranks=group.size)
 
@@ -132,6 +135,15 @@ class Evaluator:
         if note:
             self._report(f"warning: {note}")
 
+    def _held_bytes(self, batch: Batch) -> NDArray[np.int32]:
+        """Return the bytes that each token of ``batch`` holds; report once if those of a text are not the text's."""
+        if None not in self.notes:
+            self.notes[None] = uncounted_text(self._tokenizer) or ""
+            if self.notes[None]:
+                self._report(self.notes[None])
+        found: NDArray[np.int32] = self._tokenizer.token_bytes[batch.input_ids]
+        return found
+
     def _measure(self, documents: HoldoutBatches, name: str, should_stop: Callable[[], bool]) -> Evaluation | None:
         self._show(f"reading the held-out documents{name and f' of{name}'}")
         totals = np.zeros((1 + len(documents.sources), _COLUMNS))  # of all, then of each source
@@ -143,7 +155,8 @@ class Evaluator:
             self._show(f"evaluating{name}", Amount(done, total, "tokens"))
             number = begin + self._group.rank
             batch = batches[min(number, len(batches) - 1)]
-            of_batch, of_pieces = self._columns(batch, by_piece=bool(documents.sources))
+            sizes = documents.text_bytes[min(number, len(batches) - 1)]
+            of_batch, of_pieces = self._columns(batch, sizes, by_piece=bool(documents.sources))
             if number < len(batches):  # else the result is dropped: a sharded model runs on all ranks or none
                 totals[0] += of_batch
                 if documents.sources:
@@ -154,7 +167,9 @@ class Evaluator:
         by_source = zip(documents.sources, parts, strict=True)
         return replace(whole, parts={source: figures for source, figures in by_source if figures.num_targets})
 
-    def _columns(self, batch: Batch, *, by_piece: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _columns(
+        self, batch: Batch, text_bytes: NDArray[np.int64] | None, *, by_piece: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the figures of ``batch``, float64 (columns,), and with ``by_piece`` of each piece (columns, pieces).
 
         The columns are the loss, the terms of its mean, and the bytes of text; of preferences, then the rewards of the
@@ -171,7 +186,7 @@ class Evaluator:
             loss, *rewards = pair_figures(self._rule, -self._losses.by_piece(batch)[1], batch.reference)
             columns[:, 0::2] = [loss, np.ones(len(loss)), np.zeros(len(loss)), *rewards]
             return columns.sum(1), columns
-        num_bytes = self._token_bytes[batch.input_ids] * batch.loss_mask
+        num_bytes = (self._held_bytes(batch) if text_bytes is None else text_bytes) * batch.loss_mask
         total, nats = self._losses.by_piece(batch) if by_piece else (self._losses.total(batch), np.zeros(0))
         if by_piece:
             columns[:3] = nats, batch.sum_by_piece(batch.loss_mask * 1), batch.sum_by_piece(num_bytes)

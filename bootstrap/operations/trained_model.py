@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
-from holdfast.application.data.tokenizer_difference import uncounted_text
 from holdfast.application.training.generate import generate
 from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
@@ -143,10 +142,7 @@ class Trained:
     @property
     def notes(self) -> Sequence[str]:
         """Return the sentences on rows without a target that ``evaluate`` has found, on files and on bits per byte."""
-        return [
-            *self._remarks,
-            *filter(None, [uncounted_text(self.tokenizer), *self._evaluation.evaluator.notes.values()]),
-        ]
+        return [*self._remarks, *filter(None, self._evaluation.evaluator.notes.values())]
 
     @property
     def is_cut(self) -> bool:

@@ -31,7 +31,8 @@ TRAINING = "training"
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
 RULES: Mapping[str, int] = MappingProxyType(
-    {"parameter_groups": 2, "mixture_stages": 2, "blank_texts": 2, "row_order": 2, "files": LATEST_RULES}
+    {**dict.fromkeys(("parameter_groups", "mixture_stages", "blank_texts", "row_order", "text_bytes"), 2)}
+    | {"files": LATEST_RULES}
 )
 """The newest version of each rule whose results have changed; a run keeps the version that it began with."""
 _SCHEMA = 2

@@ -263,18 +263,19 @@ class Container(containers.DeclarativeContainer):
         training.build_model, model_factory, run_tokenizer, settings, packing, optimizer, report=report, show=show
     )
     eval_packing = providers.Callable(training.held_out_packing, model, settings.provided.data)
+    held_out_by = (holdout, eval_packing, rules)
     held_out = held_out_documents(
-        settings, form, (readers, token_files, tokens), late_reference, (holdout, eval_packing), excluded, mixture
+        settings, form, (readers, token_files, tokens), late_reference, held_out_by, excluded, mixture
     )
     eval_sets = providers.Singleton(
-        evaluation_sets, settings, rules.provided["files"], fields, document_encoder, rejections, pipeline, eval_packing
+        evaluation_sets, settings, rules, fields, document_encoder, rejections, pipeline, eval_packing
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(
         Evaluator,
         trainable,
         held_out,
-        run_tokenizer.provided.token_bytes,
+        run_tokenizer,
         data_ranks,
         sets=eval_sets,
         rule=providers.Singleton(training.preference_rule, settings),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from holdfast.application.data.tokenizer_difference import uncounted_text
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.wiring.compatibility import check_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_data, keep_growth, may_grow
@@ -155,8 +154,6 @@ def hold_to_tokenizer(
     is_new = not folder.knows("tokenizer")
     check_tokenizer(tokenizer, parts.factory, parts.settings, is_new=is_new, replaces_tokenizer=replaces_tokenizer)
     folder.hold_to("tokenizer", tokenizer.fingerprint(), _REMEDY)
-    if (sentence := uncounted_text(tokenizer)) is not None:
-        parts.report(sentence)
 
 
 def hold_to_encoder(folder: SharedRunFolder, encoder: DocumentEncoder) -> None:

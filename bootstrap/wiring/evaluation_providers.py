@@ -10,7 +10,7 @@ from holdfast.application.data.holdout_batches import HoldoutBatches, PairGroups
 from holdfast.application.training.sample_prompts import PromptSampler
 from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.document_encoder import template_in_use
-from holdfast.bootstrap.wiring.evaluation_sets import prompts_of, sampling_of, source_numbers
+from holdfast.bootstrap.wiring.evaluation_sets import counts_text, prompts_of, sampling_of, source_numbers
 from holdfast.bootstrap.wiring.score_ranges import distinct_readers
 
 if TYPE_CHECKING:
@@ -22,22 +22,29 @@ def held_out_documents(
     form: providers.Provider[Any],
     documents: tuple[providers.Provider[Any], ...],
     reference: providers.Provider[Any],
-    choice: tuple[providers.Provider[Any], providers.Provider[Any]],
+    choice: tuple[providers.Provider[Any], providers.Provider[Any], providers.Provider[Any]],
     excluded: providers.Provider[Any],
     mixture: providers.Provider[Any],
 ) -> providers.Singleton[HoldoutBatches]:
     """Return the documents that a run holds out, of text, of pairs or of tokens.
 
     ``documents`` are readers of text, files of tokens, and token caches; ``reference`` is the late value of the column
-    of the reference model; ``choice`` are hold-out and packing.
+    of the reference model; ``choice`` are hold-out, packing and the versions of rules that the run began with.
     """
     readers, token_files, caches = documents
-    holdout, packing = choice
+    holdout, packing, rules = choice
     seed = settings.provided.run.seed
     numbers = providers.Callable(source_numbers, readers, settings.provided.data)
     records = providers.Selector(
         providers.Callable(_form_of_records, settings.provided.data),
-        text=providers.Singleton(TextGroups, providers.Callable(distinct_readers, readers), holdout, seed, numbers),
+        text=providers.Singleton(
+            TextGroups,
+            providers.Callable(distinct_readers, readers),
+            holdout,
+            seed,
+            numbers,
+            counts_text=providers.Callable(counts_text, rules),
+        ),
         pairs=providers.Singleton(PairGroups, caches.provider, reference.provided.get, seed),
     )
     return providers.Singleton(

@@ -65,9 +65,14 @@ def source_numbers(readers: Sequence[TextReader], data: FeedSettings) -> SourceN
     return numbers
 
 
+def counts_text(rules: Mapping[str, int]) -> bool:
+    """Return whether bits per byte count the bytes of the texts, and not those that the tokens hold, by the rules."""
+    return rules["text_bytes"] > 1
+
+
 def evaluation_sets(
     settings: TrainSettings,
-    rules: int,
+    rules: Mapping[str, int],
     fields: Sequence[str],
     encoder: DocumentEncoder,
     rejections: RejectedRecords,
@@ -78,10 +83,10 @@ def evaluation_sets(
     sets: dict[str, HoldoutBatches] = {}
     for name, section in (settings.evaluation.sets or {}).items():
         whole = Holdout(1.0, settings.run.seed)
-        source = _open_set(section, settings, fields, rules)
+        source = _open_set(section, settings, fields, rules["files"])
         reader = TextReader(source, encoder, rejections, pipeline)
         sets[name] = HoldoutBatches(
-            TextGroups([reader], whole, settings.run.seed),
+            TextGroups([reader], whole, settings.run.seed, counts_text=counts_text(rules)),
             whole,
             packing,
             rows=settings.evaluation.batch_size,

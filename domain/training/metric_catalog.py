@@ -143,7 +143,8 @@ EVALUATION_METRICS = (
     CatalogedMetric(
         "eval_bits_per_byte",
         "bits per byte",
-        "the same loss per byte of UTF-8 text, which is comparable between tokenizers that keep the text as it is",
+        "the same loss per byte of the documents in UTF-8, comparable between tokenizers",
+        "evaluation.md#bits-per-byte",
     ),
     *(
         CatalogedMetric(
@@ -165,7 +166,7 @@ EVALUATION_METRICS = (
         "nats per token",
         "the loss of the source of this name in a mixture, or of the set of this name in `evaluation.sets`",
     ),
-    CatalogedMetric("eval_bits_per_byte/<name>", "bits per byte", "the same loss per byte of UTF-8 text"),
+    CatalogedMetric("eval_bits_per_byte/<name>", "bits per byte", "the same loss per byte of the documents in UTF-8"),
 )
 """The metrics of the record of an evaluation."""
 

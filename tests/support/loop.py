@@ -169,7 +169,7 @@ class Loop:
             LoopParts(
                 feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
                 engine=StepEngine(self.trainable, micro_batch=(self.known or MicroBatchState(self.micro_batch)).rows),
-                evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes, self.group),
+                evaluator=Evaluator(self.trainable, held_out, TOKENIZER, self.group),
                 sampler=PromptSampler(self.trainable, TOKENIZER, self.prompts, Sampling(8), self.group),
                 checkpoints=self.checkpoints,
                 bus=self.bus,

@@ -36,7 +36,7 @@ def trainable_of(max_rows=None):
 
 
 def evaluator_of(trainable, held_out=None):
-    return Evaluator(trainable, held_out or held_out_of(), MemoryTokenizer().token_bytes, SingleProcessGroup())
+    return Evaluator(trainable, held_out or held_out_of(), MemoryTokenizer(), SingleProcessGroup())
 
 
 def texts_in(held_out):
@@ -134,9 +134,7 @@ def masked(text, max_tokens):
 def test_documents_without_targets_have_no_figure(held_out):
     """An evaluation without any target returns nothing and says so once, or is refused."""
     said = []
-    evaluator = Evaluator(
-        trainable_of(), held_out, MemoryTokenizer().token_bytes, SingleProcessGroup(), report=said.append
-    )
+    evaluator = Evaluator(trainable_of(), held_out, MemoryTokenizer(), SingleProcessGroup(), report=said.append)
     with pytest.raises(DataError, match=r"none of the .* held out holds a token that the model is to predict"):
         evaluator.run(refuse_empty=True)
     assert evaluator.run() is evaluator.run() is None
@@ -147,7 +145,7 @@ def test_rows_without_a_target_are_counted():
     """Of an evaluation that has targets, the rows without one are said."""
     said = []
     held_out = masked("a" * 20 + "BIG" + "b" * 20, 40)
-    Evaluator(trainable_of(), held_out, MemoryTokenizer().token_bytes, SingleProcessGroup(), report=said.append).run(
+    Evaluator(trainable_of(), held_out, MemoryTokenizer(), SingleProcessGroup(), report=said.append).run(
         refuse_empty=True
     )
     without = sum(not row.any() for batch in held_out.batches for row in batch.loss_mask)
@@ -187,7 +185,7 @@ def test_an_evaluation_shows_its_share(is_stopped):
     evaluator = Evaluator(
         trainable_of(),
         held_out,
-        MemoryTokenizer().token_bytes,
+        MemoryTokenizer(),
         SingleProcessGroup(),
         show=lambda phase, share=None: shown.append((phase, share)),
     )
@@ -286,7 +284,7 @@ def test_ranks_share_the_figures_of_sources(size):
     groups = MemoryProcessGroup.linked(size)
 
     def run(group):
-        return Evaluator(trainable_of(), mixed_held_out(), MemoryTokenizer().token_bytes, group).run()
+        return Evaluator(trainable_of(), mixed_held_out(), MemoryTokenizer(), group).run()
 
     with ThreadPoolExecutor(size) as pool:
         found = list(pool.map(run, groups))
@@ -309,7 +307,7 @@ def test_parts_survive_a_shortage_of_memory(max_rows):
 
 
 def with_sets(held_out, **sets):
-    evaluator = Evaluator(trainable_of(), held_out, MemoryTokenizer().token_bytes, SingleProcessGroup(), sets=sets)
+    evaluator = Evaluator(trainable_of(), held_out, MemoryTokenizer(), SingleProcessGroup(), sets=sets)
     return evaluator.run()
 
 
