@@ -35,16 +35,10 @@ def held_out_documents(
     holdout, packing, rules = choice
     seed = settings.provided.run.seed
     numbers = providers.Callable(source_numbers, readers, settings.provided.data)
+    distinct, counts = providers.Callable(distinct_readers, readers), providers.Callable(counts_text, rules)
     records = providers.Selector(
         providers.Callable(_form_of_records, settings.provided.data),
-        text=providers.Singleton(
-            TextGroups,
-            providers.Callable(distinct_readers, readers),
-            holdout,
-            seed,
-            numbers,
-            counts_text=providers.Callable(counts_text, rules),
-        ),
+        text=providers.Singleton(TextGroups, distinct, holdout, seed, numbers, counts_text=counts),
         pairs=providers.Singleton(PairGroups, caches.provider, reference.provided.get, seed),
     )
     return providers.Singleton(
