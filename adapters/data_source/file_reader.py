@@ -190,7 +190,7 @@ class FileReader:
 
         The number is 0 if all records of the file have the same fields.
         """
-        used, records = {*self.fields.names, self.fields.text.partition(".")[0]}, 0
+        used, records = {*self.fields.names, *(name.partition(".")[0] for name in self.fields.names)}, 0
         if file.format in ("json", "jsonl"):
             with self.access.opened(file.stored, is_random=True) as stored:
                 first = first_records(self._text(file, stored), file.format, _FIRST_RECORDS)

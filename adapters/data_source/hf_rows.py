@@ -59,7 +59,7 @@ class DatasetRows(ABC):
 
     def read(self, unit: Unit, start: int, fields: Fields, record_bytes: int) -> Iterator[Document | Rejected]:
         """Yield the documents of ``unit`` from ``start`` on."""
-        names = [*fields.names, fields.text.partition(".")[0]]
+        names = [*fields.names, *(name.partition(".")[0] for name in fields.names)]
         for position, table in self.batches(unit, start, names):
             if problem := problem_with(table.schema, fields, unit.name):
                 yield Rejected(problem, position, None)

@@ -93,10 +93,9 @@ class FieldWatch:
         if not self._lacking or not self._read:
             return None
         names = ", ".join(map(repr, sorted(self._lacking)))
-        hint = "; a name with a dot is that of a field, not a path" if "." in names else ""
         return (
             f"data.validation.fields has rules for {names}, which no record of the {self._read:,} read so far has: "
-            f"correct the name{hint}"
+            "correct the name"
         )
 
 

@@ -36,7 +36,7 @@ class RecordSource(Section):
     filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
         default_factory=dict,
         description="Fields, each with the value or the list of values that a record may have there; records with "
-        "other values are left out.",
+        "other values are left out. A name a.b may be that of b in the object or struct a.",
     )
     record_bytes: Positive = Field(default=67108864, description="Bytes of the longest record that can be used.")
 

@@ -101,3 +101,32 @@ def test_a_text_in_a_column_of_json_is_text(tmp_path, value, text):
     source = FilesDataSource([str(tmp_path)])
     (found,) = source.read(source.units()[0])
     assert found.text == text if text else "a.parquet, row 0" in found.reason
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+@pytest.mark.parametrize(
+    ("record", "value"),
+    [
+        ({"a": {"b": "N"}, "text": "t"}, "N"),
+        ({"a.b": "L", "text": "t"}, "L"),
+        ({"a.b": "L", "a": {"b": "N"}, "text": "t"}, None),
+    ],
+)
+def test_a_name_with_a_dot_is_a_field_or_a_member(tmp_path, name, record, value):
+    """Text, filter and kept fields follow a.b the same way in each format; what may be read both ways is refused."""
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist([record]), path)
+    else:
+        path.write_text(json.dumps([record] if name == "a.json" else record))
+    text, filtered = FilesDataSource([str(path)], text_field="a.b"), FilesDataSource([str(path)], filter={"a.b": value})
+    sources = [text, filtered.with_fields(["a.b"])]
+    found = [each for source in sources for unit in source.units() for each in source.read(unit)]
+    if value is None:
+        reason = "'a.b' is the name of a field, and there is also 'b' within 'a'"
+        assert [reason in each.reason for each in found] == [True, True]
+    else:
+        assert [each.text for each in found] == [value, "t"]
+        assert found[1].fields == {"a.b": value}
+        other = FilesDataSource([str(path)], filter={"a.b": "x"})
+        assert [each for unit in other.units() for each in other.read(unit)] == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.adapters.data_source.formats.records import Fields, document, record_document, too_long
+from holdfast.adapters.data_source.formats.records import Fields, ambiguous, document, record_document, too_long
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
@@ -31,8 +31,11 @@ def reads_json(schema: pa.Schema, fields: Fields) -> bool:
 
 def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
     """Return an error message if ``schema`` lacks a field or its text column holds no text."""
-    kind = _type_of_text(schema, fields.text) if fields.task == "text" else None
-    if problem := fields.missing(schema.names if kind is None else [*schema.names, fields.text], file):
+    kind = _type_of(schema, fields.text) if fields.task == "text" else None
+    paths = [name for name in fields.names if fields.is_path(name) and _type_of_member(schema, name) is not None]
+    if both := [name for name in paths if name in schema.names and not fields.is_former]:
+        return f"{file}: {ambiguous(both[0])}"
+    if problem := fields.missing(dict.fromkeys([*schema.names, *paths]), file):
         return problem
     if kind is None:
         return None
@@ -42,10 +45,12 @@ def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
     return f"{file}: the column {fields.text!r} holds {kind}, not text: set data.text_field to one that holds text"
 
 
-def _type_of_text(schema: pa.Schema, name: str) -> pa.DataType | None:
+def _type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
     """Return the type of the column ``name``, or for ``a.b`` of the member b of structs in a, or None."""
-    if name in schema.names:
-        return schema.field(name).type
+    return schema.field(name).type if name in schema.names else _type_of_member(schema, name)
+
+
+def _type_of_member(schema: pa.Schema, name: str) -> pa.DataType | None:
     column, *members = name.split(".")
     kind = schema.field(column).type if column in schema.names else pa.null()
     for member in members:
@@ -55,7 +60,7 @@ def _type_of_text(schema: pa.Schema, name: str) -> pa.DataType | None:
     return kind if members else None
 
 
-def _column_of_text(batch: pa.RecordBatch, name: str) -> Any:
+def _column_of(batch: pa.RecordBatch, name: str) -> Any:
     if name in batch.schema.names:
         return batch.column(name)
     column, *members = name.split(".")
@@ -69,8 +74,8 @@ def documents(
     if fields.task != "text":
         yield from _records(batch, position, file, fields, record_bytes)
         return
-    texts = _texts(_column_of_text(batch, fields.text))
-    others = [(name, _values(batch.column(name))) for name in fields.names[1:]]
+    texts = _texts(_column_of(batch, fields.text))
+    others = [(name, _values(_column_of(batch, name))) for name in fields.names[1:]]
     for index, text in enumerate(texts):
         record = {fields.text: text, **{name: values[index] for name, values in others}} if others else None
         if fields.filter and not fields.wants(record or {fields.text: text}):

@@ -35,6 +35,7 @@ def read_jsonl(
     start, stop = _to_line(stream, part), part.limit
     parse, field, has_filter, has_kept = orjson.loads, fields.text, bool(fields.filter), bool(fields.kept)
     is_text = fields.task == "text"
+    names_paths = any("." in name for name in fields.names)
     while start < stop and (line := stream.readline(record_bytes + 1)):
         end = start + len(line)
         if len(line) > record_bytes:
@@ -44,7 +45,7 @@ def read_jsonl(
             try:
                 record = parse(line) if is_text else {}
                 text = record[field]
-                is_plain = type(text) is str and not has_filter and text and not text.isspace()
+                is_plain = type(text) is str and not names_paths and not has_filter and text and not text.isspace()
             except (ValueError, KeyError, TypeError):
                 is_plain = False
             if is_plain:
@@ -75,12 +76,16 @@ def judge_record(
         return Rejected(f"{place}: the {what} is not JSON ({problem}): each must be one JSON object", start, end)
     if not isinstance(record, dict):
         return Rejected(f"{place}: the {what} is {kind_of(record)}, not a JSON object: repair it", start, end)
-    return _document(record, place, start, end, fields) if fields.wants(record) else None
+    return _document(record, place, start, end, fields)
 
 
 def _document(
     record: Mapping[str, object], place: str, start: int, end: int, fields: Fields
 ) -> Document | Rejected | None:
+    if (problem := fields.ambiguity_in(record)) is not None:
+        return Rejected(f"{place}: {problem}", start, end)
+    if not fields.wants(record):
+        return None
     if fields.task != "text":
         return record_document(record, place, start, end, fields)
     is_there, text = fields.text_of(record)

@@ -167,7 +167,8 @@ class Fields:
         else:
             find = unused_in_preference if self.task == "preference" else unused_in_conversation
             found = find(record, messages_field)
-        return [name for name in found if name not in self.kept and all(name != each for each, _ in self.filter)]
+        used = {*self.kept, *(name for name, _ in self.filter)}
+        return [name for name in found if name not in used | set(map(_head, used))]
 
     def keeping(self, names: Sequence[str]) -> Self:
         """Return these fields, with the fields of ``names`` handed on; that of the text is asked for blank texts."""
@@ -180,14 +181,14 @@ class Fields:
         return list(dict.fromkeys([*self.content, *(name for name, _ in self.filter), *self.kept]))
 
     def names_among(self, columns: Iterable[str]) -> list[str]:
-        """Return those of ``names`` that are ``columns``, in the order of ``names``.
-
-        The first one may be the column that holds the text as a member of its structs.
-        """
+        """Return those ``columns`` that hold ``names``, in their order: for ``a.b`` it may be a column a of structs."""
         found = set(columns)
-        is_nested = self.task == "text" and self.text not in found
-        names = [self.text.partition(".")[0], *self.names] if is_nested else self.names
-        return [name for name in dict.fromkeys(names) if name in found]
+        holders = [name if name in found or not self.is_path(name) else _head(name) for name in self.names]
+        return [name for name in dict.fromkeys(holders) if name in found]
+
+    def is_path(self, name: str) -> bool:
+        """Return whether ``name``, such as ``a.b``, may stand for the member b of an object a."""
+        return "." in name and (self.task == "text" if name == self.text else not self.is_former)
 
     def as_text(self, *, is_former: bool = False) -> Self:
         """Return the same fields for records whose values are all text: true is the text true, True or TRUE.
@@ -202,27 +203,35 @@ class Fields:
 
     def text_of(self, record: Mapping[str, object]) -> tuple[bool, object]:
         """Return whether ``record`` has the text field, and its value; ``a.b`` may be the member b of an object a."""
-        if self.text in record:
-            return True, record[self.text]
-        value: object = record
-        for name in self.text.split("."):
-            if not isinstance(value, dict) or name not in value:
-                return False, None
-            value = value[name]
-        return True, value
+        return self._find(record, self.text)
+
+    def ambiguity_in(self, record: Mapping[str, object]) -> str | None:
+        """Return a sentence if a name is that of a field of ``record`` and also that of a member of another field."""
+        for name in self.names:
+            if not self.is_former and "." in name and name in record and _member(record, name)[0]:
+                return ambiguous(name)
+        return None
+
+    def _find(self, record: Mapping[str, object], name: str) -> tuple[bool, object]:
+        if name in record or not self.is_path(name):
+            return name in record, record.get(name)
+        return _member(record, name)
 
     def to_json(self) -> list[object]:
         """Return the fields as JSON, equal for fields that select the same documents."""
         task = [] if self.task == "text" else [self.task, 1 if self.is_former else _CONVERTING[self.task]]
-        return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter), *task]
+        others = (*self.kept, *(name for name, _ in self.filter))
+        paths = ["paths"] if any(map(self.is_path, others)) else []
+        return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter), *task, *paths]
 
     def kept_of(self, record: Mapping[str, object]) -> Mapping[str, object]:
         """Return the values of ``record`` that are handed on with its document."""
-        return {name: record[name] for name in self.kept if name in record}
+        found = ((name, self._find(record, name)) for name in self.kept)
+        return {name: value for name, (is_there, value) in found if is_there}
 
     def wants(self, record: Mapping[str, object]) -> bool:
         """Return whether ``record`` passes the filter; a missing field counts as None."""
-        return all(_is_among(record.get(name), allowed) for name, allowed in self.filter)
+        return all(_is_among(self._find(record, name)[1], allowed) for name, allowed in self.filter)
 
     def missing(self, columns: Iterable[str], file: str) -> str | None:
         """Return a sentence if the ``columns`` of ``file`` do not include all fields, else None."""
@@ -314,6 +323,25 @@ def shown(names: Iterable[str]) -> str:
     names = list(names)
     more = ", ..." if len(names) > _MOST_NAMES_SHOWN else ""
     return f"{', '.join(map(repr, names[:_MOST_NAMES_SHOWN]))}{more}" if names else "nothing at all"
+
+
+def ambiguous(name: str) -> str:
+    """Return a sentence that says that ``name``, such as ``a.b``, has two meanings in the data."""
+    holder, _, member = name.partition(".")
+    return f"{name!r} is the name of a field, and there is also {member!r} within {holder!r}: rename one of them"
+
+
+def _head(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _member(record: Mapping[str, object], path: str) -> tuple[bool, object]:
+    value: object = record
+    for name in path.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return False, None
+        value = value[name]
+    return True, value
 
 
 def _several(value: Value | Sequence[Value]) -> Iterable[Value]:
