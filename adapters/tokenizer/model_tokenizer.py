@@ -170,7 +170,18 @@ def parts_of(model: Any) -> dict[str, Any]:
         model.save_pretrained(folder)
         saved = sorted(file for file in Path(folder).rglob("*") if file.is_file())
         files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in saved}
+    files[CONFIG] = _readable_config(config_in(files))
     return {"serialized": model.backend_tokenizer.to_str(), "end_of_text": model.eos_token, "files": files}
+
+
+def _readable_config(config: Mapping[str, Any]) -> bytes:
+    """Return the file of ``config`` in words that transformers 4 knows as well as 5, without those on this machine."""
+    fields = {name: value for name, value in config.items() if name not in ("is_local", "local_files_only")}
+    if fields.get("tokenizer_class") == "TokenizersBackend":
+        fields["tokenizer_class"] = _CLASS
+    if isinstance(fields.get("extra_special_tokens"), list):
+        fields["additional_special_tokens"] = fields.pop("extra_special_tokens")
+    return json.dumps(fields, indent=2, ensure_ascii=False).encode()
 
 
 def parts_of_file(file: Path, name: str) -> dict[str, Any]:

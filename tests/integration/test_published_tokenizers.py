@@ -97,6 +97,17 @@ def test_equal_tokenizers_are_not_talked_about(tmp_path):
     tokenizer, told = loaded(folder)
     assert not [line for line in told if "differ" in line]
     tokenizer.write(tmp_path)
-    assert (
-        "PreTrainedTokenizerFast" not in json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"]
-    )
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["backend"] == "tokenizers"
+
+
+def test_files_are_in_words_that_transformers_4_knows(tmp_path):
+    """The class and the further special tokens have the names of both versions, and nothing tells of this machine."""
+    more = {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["<|endoftext|>", "<x>"]}
+    folder = folder_of(small_tokenizer("qwen2"), tmp_path / "model", "llama", **more)
+    tokenizer, _ = loaded(folder)
+    tokenizer.write(tmp_path)
+    written = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert written | more == written
+    assert not {"extra_special_tokens", "is_local", "local_files_only"} & written.keys()
+    theirs = [AutoTokenizer.from_pretrained(each) for each in (folder, tmp_path)]
+    assert theirs[0].all_special_tokens == theirs[1].all_special_tokens
