@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
@@ -20,7 +20,9 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.data.sample_order import RankShard
+from holdfast.ports.document_encoder import DocumentEncoder
 from holdfast.ports.process_group import KeyValueStore
+from holdfast.ports.tokenizer import Encoded
 from tests.support.encoders import BYTES
 from tests.support.streams import Plan, stream_of
 
@@ -40,13 +42,13 @@ def corpus(sizes, giant=0, name=""):
     }
 
 
-def streams_of(parts, plan, weights=(1,), rows=4, ranks=1):
+def streams_of(parts, plan, weights=(1,), rows=4, ranks=1, encoder=BYTES):
     """Return the stream of each rank."""
     groups = MemoryProcessGroup.linked(ranks)
     mixture = Mixture(plan.seed, (Stage(0, weights),), 16)
     return [
         StreamedBatches(
-            [TextReader(MemoryDataSource(part), BYTES, RejectedRecords("stop")) for part in parts],
+            [TextReader(MemoryDataSource(part), encoder, RejectedRecords("stop")) for part in parts],
             mixture,
             plan,
             None,
@@ -255,3 +257,94 @@ def test_a_stream_that_begins_again_leaves_no_text_of_before():
         for stream in streams:
             stream.batches(Cursor()).close()
         assert not texts
+
+
+class RepeatingEncoder(DocumentEncoder):
+    """Makes of the text ``number:size`` a document of so many times the number, of which no letter is stored."""
+
+    def encode(self, records):
+        numbers, sizes = np.array([record.text.split(":") for record in records], np.int64).T
+        ids = np.repeat(numbers, sizes).astype(np.uint16)
+        return Encoded(ids, np.cumsum([0, *sizes], dtype=np.int64))
+
+    def fingerprint(self):
+        return "repeating"
+
+
+@st.composite
+def large_units(draw):
+    """Return units whose tokens are log-normal from 1 to a million, or nothing beside one of a million."""
+    seed, spread = draw(st.integers(0, 1 << 30)), draw(st.sampled_from([0.5, 2.0, 4.0]))
+    random = np.random.default_rng(seed)
+    totals = np.exp(random.normal(7, spread, draw(st.integers(1, 24)))).clip(1, 10**6).astype(int).tolist()
+    totals = sorted(totals)[: int(np.searchsorted(np.cumsum(sorted(totals)), 2 * 10**6))]  # a test ends some time
+    totals = totals + [10**6] * draw(st.integers(0, 1)) or [1]
+    units, number = {}, 0
+    for unit, total in enumerate(random.permutation(totals).tolist()):
+        cuts = random.integers(1, total + 1, draw(st.sampled_from([0, 3, 30])))
+        sizes = np.diff(np.unique([0, *cuts, total])).tolist()
+        units[f"{unit:02}"] = [f"{number + at}:{size}" for at, size in enumerate(sizes)]
+        number += len(sizes)
+    return units
+
+
+def ids_of(steps):
+    """Return the ids of each row that is not empty, one behind the other, and the sizes of the rows."""
+    sizes = np.concatenate([batch.row_lengths for step in steps for batch in step])
+    ids = [
+        ids[:size]
+        for step in steps
+        for batch in step
+        for ids, size in zip(batch.input_ids, batch.row_lengths, strict=True)
+    ]
+    return np.concatenate(ids), sizes[sizes > 0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+@given(
+    large_units(),
+    st.sampled_from([ConcatPacking(512), BestFitPacking(512, window=200)]),
+    st.sampled_from([2000, 1 << 17]),
+    st.sampled_from([4, 8, 16]),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_units_of_up_to_a_million_tokens_are_read_once_in_each_epoch(units, packing, window, lanes, epochs, data):
+    """Any lanes give each document once in each epoch, and 2, 1, 4 and 2 ranks, one after another, the same rows."""
+    texts = [text.split(":") for unit in units.values() for text in unit]
+    whole = np.array([int(size) for _, size in texts])
+    plan, encoder = LanePlan(lanes, packing, window, 5, epochs), RepeatingEncoder()
+    alone = batches_of(streams_of([units], plan, rows=32, encoder=encoder))
+    for steps in (alone, batches_of(streams_of([units], replace(plan, lanes=1), rows=32, encoder=encoder))):
+        ids, sizes = ids_of(steps)
+        assert len(ids) == whole.sum() * epochs
+        ends = np.searchsorted(np.cumsum(sizes), whole.sum() * np.arange(1, epochs + 1))
+        assert (np.cumsum(sizes)[ends] == whole.sum() * np.arange(1, epochs + 1)).all()  # a row ends each epoch
+        for epoch in ids.reshape(epochs, -1):
+            assert (np.bincount(epoch, minlength=len(whole)) == whole).all()
+        if isinstance(packing, ConcatPacking):
+            assert 512 * len(sizes) - len(ids) < 512 * epochs
+    cursor, done = None, 0
+    for ranks in (2, 1, 4, 2):
+        limit = data.draw(st.integers(0, max(len(alone) // 3, 1)))
+        steps = batches_of(streams_of([units], plan, rows=32, ranks=ranks, encoder=encoder), cursor, limit)
+        assert [rows_of(step) for step in steps] == [rows_of(step) for step in alone[done : done + limit]]
+        cursor, done = (steps[-1][0].cursor if steps else cursor), done + len(steps)
+    rest = batches_of(streams_of([units], plan, rows=32, encoder=encoder), cursor)
+    assert [rows_of(step) for step in rest] == [rows_of(step) for step in alone[done:]]
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@given(large_units(), st.sampled_from([1, 4, 16]), st.integers(1, 3))
+def test_units_of_up_to_a_million_tokens_take_as_many_steps_as_a_cache(units, lanes, epochs):
+    """However the tokens are spread over files, steps in both modes differ by one at most."""
+    plan = Plan(
+        "stream", 512, 32, 3, epochs, lanes=lanes, window=1 << 14, shard_bytes=10**8, encoder=RepeatingEncoder()
+    )
+    steps = [
+        sum(1 for _ in stream_of(units, replace(plan, mode=mode)).batches(Cursor())) for mode in ("stream", "cache")
+    ]
+    assert abs(steps[0] - steps[1]) <= 1
