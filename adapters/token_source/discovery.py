@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import glob
+import json
 import logging
 import os
 import re
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,7 @@ def _local(path: str) -> Iterator[TokenFile]:
     if Path(path).is_dir():
         _tell_splits(Path(path))
         names = [str(each) for each in sorted(Path(path).rglob("*")) if each.suffix.lower() in SUFFIXES]
+        _tell_unlisted([Path(name) for name in names])
     elif Path(path).exists():
         names = [path]
     else:
@@ -68,6 +71,22 @@ def _tell_splits(folder: Path) -> None:
             folder,
             ", ".join(splits),
         )
+
+
+def _tell_unlisted(files: Sequence[Path]) -> None:
+    for state in {file.with_name("state.json") for file in files if file.suffix.lower() == ".arrow"}:
+        listed: set[str] = set()
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
+            listed = {entry["filename"] for entry in entries}
+        beside = [file.name for file in files if file.parent == state.parent and file.suffix.lower() == ".arrow"]
+        if listed and (others := sorted({*beside} - listed)):
+            _log.warning(
+                "%s holds Arrow files that are no part of the dataset saved there, results of map or filter or files "
+                "of an older one (%s), and all of them are read: remove them, or name the files to read",
+                state.parent,
+                ", ".join(others),
+            )
 
 
 def _fetch(url: str, folder: TokenFolder) -> Iterator[TokenFile]:

@@ -286,6 +286,21 @@ def test_splits_that_are_read_together_are_told(tmp_path, read, caplog):
     assert not caplog.records
 
 
+def test_files_that_a_saved_dataset_does_not_list_are_told(tmp_path, read, caplog):
+    """A result of map beside the files of a saved dataset is read too, which is said."""
+    (tmp_path / "saved").mkdir()
+    for name in ("data-00000-of-00001", "cache-0123456789abcdef"):
+        write_rows(tmp_path / f"saved/{name}.arrow", input_ids=DOCUMENTS)
+    state = tmp_path / "saved/state.json"
+    state.write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+    assert len(all_documents(read(tmp_path / "saved"))) == 2 * len(DOCUMENTS)
+    assert "(cache-0123456789abcdef.arrow), and all of them are read" in caplog.text
+    caplog.clear()
+    (tmp_path / "saved/cache-0123456789abcdef.arrow").unlink()
+    assert all_documents(read(tmp_path / "saved")) == DOCUMENTS
+    assert not caplog.records
+
+
 def test_a_path_that_leads_to_nothing_is_told(tmp_path, read):
     """A missing file, an empty folder, a glob without match and empty files are errors that name the path."""
     (tmp_path / "empty").mkdir()
