@@ -280,10 +280,10 @@ class FileReader:
         return encoding_of(stream.peek(_MARK_BYTES)) if self.reading.encoding == "auto" else self.reading.encoding
 
     def _dialect(self, file: SourceFile) -> Dialect:
-        delimiter, rules = self.reading.delimiter, self.reading.rules
-        is_certain = delimiter != "auto" or rules == FIRST_RULES
+        delimiter = self.reading.delimiter
+        is_certain = delimiter != "auto" or self.fields.is_former
         usual = USUAL_DELIMITERS[file.format]
-        return Dialect(usual if delimiter == "auto" else delimiter, is_certain, self.reading.quote, rules > FIRST_RULES)
+        return Dialect(usual if delimiter == "auto" else delimiter, is_certain, self.reading.quote)
 
     def _is_document(self, file: SourceFile) -> bool:
         """Return whether ``file`` is a text in a folder that is small enough to be one document."""

@@ -86,6 +86,9 @@ class CachedBatches:
         order = SampleOrder(sizes, self.mixture, self.grown)
         return order, None if self.epochs is None else order.total(self.epochs)
 
+    def interrupt(self) -> None:
+        """Do nothing, as no batch waits for another process."""
+
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``DataError`` if no row is left to train on."""
         order, total = self.order()

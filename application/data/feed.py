@@ -21,7 +21,7 @@ class BatchStream(Protocol):
     """Batches as a pure function of their start: each carries the cursor of the next one.
 
     ``threads`` read for it; more than ``max_threads`` bring no gain. They may be changed at any time without changing a
-    batch, but 0 stays 0. If it has a method ``interrupt``, that ends a wait within ``batches``, from another thread.
+    batch, but 0 stays 0.
     """
 
     threads: int
@@ -33,6 +33,10 @@ class BatchStream(Protocol):
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``DataError`` where data are bad."""
+        ...
+
+    def interrupt(self) -> None:
+        """End a wait within ``batches``, which are not needed any more, from another thread."""
         ...
 
 
@@ -141,7 +145,7 @@ class Feed:
     def close(self) -> None:
         """Stop reading; a second call has no effect."""
         if self._batches is not None:
-            getattr(self._stream, "interrupt", lambda: None)()
+            self._stream.interrupt()
             self._batches.close()
         self._batches = None
         self._pushed_back.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from threading import Event, Lock
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,7 +46,10 @@ class DealtRows(NamedTuple):
     num_rows: int
 
 
-@final
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
 class StreamedBatches:
     """Deals the rows of ``readers`` in the order of ``mixture``, each document once per epoch of its source.
 
@@ -81,6 +84,9 @@ class StreamedBatches:
         self._published: set[str] = set()
         refuse_ranks(share, plan)
 
+    _further = 1
+    """The positions of a source beside those of its lanes: that of the rows of the rest."""
+
     @property
     def threads(self) -> int:
         """Return the number of threads that read the lanes; any number makes the same batches."""
@@ -110,7 +116,7 @@ class StreamedBatches:
         if self._group is not None:
             for key in published:  # only now, as others may not have reached the end of earlier batches before
                 self._group.forget(key)
-        return self._batches(self._dealt(self._positions(cursor), cursor.samples, self._stopping, is_traced=False))
+        return self._batches(self._dealt(self._places(cursor), cursor.samples, self._stopping, is_traced=False))
 
     def _batches(self, dealing: Generator[DealtRows]) -> Generator[Batch]:
         with closing(dealing):
@@ -123,25 +129,26 @@ class StreamedBatches:
         No document is excluded. The order of the rows does not depend on the sizes of batches. Raises ``StateError`` as
         ``batches`` does.
         """
-        whole = StreamedBatches(
+        whole = type(self)(
             self.readers, self._mixture, self._plan, self._wanted, RankShard(self._share.batch), workers=self._threads
         )
-        return whole._dealt(whole._positions(cursor), cursor.samples, Event(), is_traced=True)
+        places = whole._places(cursor)  # noqa: SLF001  of its own kind
+        return whole._dealt(places, cursor.samples, Event(), is_traced=True)  # noqa: SLF001  as above
 
-    def _positions(self, cursor: Cursor) -> list[Sequence[LanePosition]]:
-        each = self._plan.lanes + 1
-        expected = each * len(self.readers)
-        places = cursor.lanes or (LanePosition(),) * expected
+    def _places(self, cursor: Cursor) -> list[LanePosition]:
+        expected = (self._plan.lanes + self._further) * len(self.readers)
+        places = list(cursor.lanes or (LanePosition(),) * expected)
         if len(places) != expected:
             msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
             raise StateError(msg)
-        return [places[begin : begin + each] for begin in range(0, expected, each)]
+        return places
 
     def _dealt(
-        self, positions: Sequence[Sequence[LanePosition]], samples: int, stopping: Event, *, is_traced: bool
+        self, places: list[LanePosition], samples: int, stopping: Event, *, is_traced: bool
     ) -> Generator[DealtRows]:
-        with self._turning:
-            self._pool = pool = ThreadPool(self._threads, "holdfast-lane")
+        each = self._plan.lanes + self._further
+        positions = [places[begin : begin + each] for begin in range(0, len(places), each)]
+        pool = self._open_pool()
         group = self._group if self._share.ranks > 1 else None
         access = LaneAccess(pool, self._share, group, stopping, self._published)
         sources: dict[int, SourceLanes] = {}
@@ -156,13 +163,21 @@ class StreamedBatches:
         except Interrupted:
             return
         finally:
-            with self._turning:
-                self._pool = None
-            pool.close(_CLOSE_SECONDS)  # a read that hangs must not prevent the end of a run
-            for source in sources.values():
-                source.close()
-            for reader in self.readers:
-                reader.source.release()
+            self._close(pool, sources.values())
+
+    def _open_pool(self) -> ThreadPool:
+        with self._turning:
+            self._pool = ThreadPool(self._threads, "holdfast-lane")
+            return self._pool
+
+    def _close(self, pool: ThreadPool, streams: Iterable[_Closable]) -> None:
+        with self._turning:
+            self._pool = None
+        pool.close(_CLOSE_SECONDS)  # a read that hangs must not prevent the end of a run
+        for stream in streams:
+            stream.close()
+        for reader in self.readers:
+            reader.source.release()
 
     def _deal(
         self, sources: dict[int, SourceLanes], positions: Sequence[Sequence[LanePosition]], samples: int

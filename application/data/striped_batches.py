@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from itertools import count
-from threading import Lock
 from typing import TYPE_CHECKING, NoReturn, final
 
 import numpy as np
+from typing_extensions import override
 
-from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.lane_reader import LaneReader
 from holdfast.application.data.read_statistics import ReadStatistics
-from holdfast.application.data.streamed_batches import DealtRows, refuse_ranks
+from holdfast.application.data.streamed_batches import DealtRows, StreamedBatches
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.no_text import no_text
-from holdfast.domain.data.packed_rows import join_rows
-from holdfast.domain.data.sample_order import RankShard
-from holdfast.domain.errors import DataError, StateError
+from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from concurrent.futures import Future
+    from threading import Event
 
     from numpy.typing import NDArray
 
-    from holdfast.application.data.lane_reader import LanePlan, Wanted, Window
+    from holdfast.application.concurrency.thread_pool import ThreadPool
+    from holdfast.application.data.lane_reader import Window
     from holdfast.application.data.text_reader import TextReader
-    from holdfast.domain.data.batch import Batch
-    from holdfast.domain.data.mixture import Mixture
     from holdfast.domain.data.packed_rows import LaidOutRows
 
 _PATIENCE_SECONDS = 5.0
@@ -36,7 +32,7 @@ _BATCHES_AT_ONCE = 32
 
 
 @final
-class StripedBatches:
+class StripedBatches(StreamedBatches):
     """Deals rows from virtual lanes: sample ``g`` is row ``g // lanes`` of lane ``g % lanes``, on any number of ranks.
 
     Each lane reads each source by itself, and ``mixture`` decides which source its next row comes from. A rank reads
@@ -45,98 +41,32 @@ class StripedBatches:
     ``ConfigurationError`` if the number of ranks does not divide the number of lanes.
     """
 
-    def __init__(
-        self,
-        readers: Sequence[TextReader],
-        mixture: Mixture,
-        plan: LanePlan,
-        wanted: Wanted | None,
-        share: RankShard,
-        *,
-        workers: int,
-    ) -> None:
-        self.readers = readers
-        self._mixture = mixture
-        self._plan = plan
-        self._wanted = wanted
-        self._share = share
-        self._threads = workers
-        self._pool: ThreadPool | None = None
-        self._turning = Lock()  # a pool that is being closed, in the thread that makes batches, takes no more threads
-        refuse_ranks(share, plan)
+    _further = 0
 
-    @property
-    def threads(self) -> int:
-        """Return the number of threads that read the lanes; any number makes the same batches."""
-        return self._threads
-
-    @threads.setter
-    def threads(self, threads: int) -> None:
-        with self._turning:
-            self._threads = threads
-            if self._pool is not None:
-                self._pool.resize(threads)
-
-    @property
-    def max_threads(self) -> int:
-        """Return the largest useful number of threads: one for each lane and source of this rank."""
-        return self._plan.lanes // self._share.ranks * len(self.readers)
-
-    def batches(self, cursor: Cursor) -> Generator[Batch]:
-        """Yield the batches that follow ``cursor``; raises ``StateError`` if it has another number of lanes."""
-        num_rows = self._share.batch // self._share.ranks
-        with closing(self._dealt(self._places(cursor), cursor.samples, is_traced=False)) as dealing:
-            for dealt in dealing:
-                yield join_rows(dealt.parts, dealt.filled, (num_rows, self._plan.packing.length), dealt.cursor)
-
-    def traced(self, cursor: Cursor) -> Generator[DealtRows]:
-        """Yield the rows of all ranks in each batch that follows ``cursor``, with the origins of their pieces.
-
-        No document is excluded. The order of the rows does not depend on the sizes of batches. Raises ``StateError`` as
-        ``batches`` does.
-        """
-        whole = StripedBatches(
-            self.readers, self._mixture, self._plan, self._wanted, RankShard(self._share.batch), workers=self._threads
-        )
-        return whole._dealt(whole._places(cursor), cursor.samples, is_traced=True)
-
-    def _places(self, cursor: Cursor) -> list[LanePosition]:
-        expected = self._plan.lanes * len(self.readers)
-        places = list(cursor.lanes or (LanePosition(),) * expected)
-        if len(places) != expected:
-            msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
-            raise StateError(msg)
-        return places
-
-    def _dealt(self, places: list[LanePosition], samples: int, *, is_traced: bool) -> Generator[DealtRows]:
+    @override
+    def _dealt(
+        self, places: list[LanePosition], samples: int, stopping: Event, *, is_traced: bool
+    ) -> Generator[DealtRows]:
+        del stopping  # no rank waits for another
         pool = self._open_pool()
-        sources = self._sources_from(samples)
+        sources = self._given_by(samples)
         streams: dict[int, _LaneStream] = {}
         try:
             for number, place in enumerate(places):
                 lane, source = divmod(number, len(self.readers))
                 if lane % self._share.ranks == self._share.rank and source in sources:
                     streams[number] = _LaneStream(self._reader_of(number, is_traced=is_traced), place, pool)
-            yield from self._deal(streams, places, samples)
+            yield from self._deal_lanes(streams, places, samples)
         finally:
-            with self._turning:
-                self._pool = None
-            pool.close(_PATIENCE_SECONDS)  # a read that hangs must not prevent the end of a run
-            for stream in streams.values():
-                stream.close()
-            for reader in self.readers:
-                reader.source.release()
-
-    def _open_pool(self) -> ThreadPool:
-        with self._turning:
-            self._pool = ThreadPool(self._threads, "holdfast-lane")
-            return self._pool
+            self._close(pool, streams.values())
 
     def _reader_of(self, number: int, *, is_traced: bool) -> LaneReader:
         lane, source = divmod(number, len(self.readers))
         return LaneReader(self.readers[source], self._plan, self._wanted, lane, is_traced=is_traced)
 
-    def _deal(self, streams: dict[int, _LaneStream], places: list[LanePosition], samples: int) -> Iterator[DealtRows]:
+    def _deal_lanes(
+        self, streams: dict[int, _LaneStream], places: list[LanePosition], samples: int
+    ) -> Iterator[DealtRows]:
         shares = self._shares(samples)
         while (ended := self._ended_source(streams, samples)) is None:
             parts: list[LaidOutRows] = []
@@ -163,13 +93,13 @@ class StripedBatches:
         raise DataError(no_text([unit.name for unit in units], statistics.drops))
 
     def _ended_source(self, streams: dict[int, _LaneStream], samples: int) -> int | None:
-        for source in self._sources_from(samples):
+        for source in self._given_by(samples):
             lanes = (stream for number, stream in streams.items() if number % len(self.readers) == source)
             if all(stream.has_ended for stream in lanes):
                 return source
         return None
 
-    def _sources_from(self, samples: int) -> list[int]:
+    def _given_by(self, samples: int) -> list[int]:
         gives = self._mixture.gives_from(samples // self._plan.lanes)
         return [source for source, is_given in enumerate(gives) if is_given]
 

@@ -112,6 +112,10 @@ class FaultyStream:
         """Return the largest useful number of threads."""
         return self._inner.max_threads
 
+    def interrupt(self) -> None:
+        """End a wait within ``batches``."""
+        self._inner.interrupt()
+
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``."""
         before = cursor.samples

@@ -51,7 +51,7 @@ def trained_spans(
     ``stream``, ``names`` and ``cursors`` are those of ``tracer_of``, and ``excluded`` are the documents that the run
     excludes. Calls usually continue where the last one ended, so streamed data stay open until ``stack`` ends.
     """
-    if isinstance(stream, StreamedBatches | StripedBatches):
+    if isinstance(stream, StreamedBatches):
         followed = StreamTracer(stream, names, cursors, follows=True)
         stack.callback(followed.close)
         tracer: Tracer = followed

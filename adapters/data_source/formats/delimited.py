@@ -39,14 +39,12 @@ _DELIMITERS = ",;\t|"  # in the order in which they are tried
 class Dialect:
     """How rows are divided: by ``delimiter``, or by the usual one of other formats if ``is_certain`` is false.
 
-    An empty ``quote`` means that nothing is quoted. ``strips_mark`` is false for a run that began when a byte order
-    mark was still part of a quoted name.
+    An empty ``quote`` means that nothing is quoted.
     """
 
     delimiter: str
     is_certain: bool = False
     quote: str = '"'
-    strips_mark: bool = True
 
     def is_usual(self, form: str) -> bool:
         """Return whether the delimiter is that of ``form``, csv or tsv, or was asked for."""
@@ -73,7 +71,7 @@ def read_header(
     It is the first one by which the columns include ``fields``; if none does so, that of ``dialect`` if it divides the
     header, or else the one that gives most columns. Raises ``ValueError`` if the first row is not a header.
     """
-    lines = _Lines(stream, 0, record_bytes, dialect)
+    lines = _Lines(stream, 0, record_bytes, dialect, is_former=fields.is_former)
     taken: list[str] = []
     names: list[str] = []
     problem: csv.Error | None = None
@@ -142,10 +140,10 @@ def read_delimited(
     if part.start > position:
         position = stream.seek(part.start)
     yield from _records(
-        _Lines(stream, position, record_bytes, dialect),
+        _Lines(stream, position, record_bytes, dialect, is_former=fields.is_former),
         columns,
         part,
-        fields.as_text(is_former=not dialect.strips_mark),
+        fields.as_text(),
     )
 
 
@@ -217,8 +215,11 @@ class _TooLongError(Exception):
 class _Lines:
     """Lines of text for ``csv.reader``, which counts no bytes; one that is not UTF-8 is marked in ``bad_byte``."""
 
-    def __init__(self, stream: io.BufferedReader, position: int, record_bytes: int, dialect: Dialect) -> None:
+    def __init__(
+        self, stream: io.BufferedReader, position: int, record_bytes: int, dialect: Dialect, *, is_former: bool
+    ) -> None:
         self.dialect = dialect
+        self._is_former = is_former  # then a byte order mark is part of a quoted name
         self.position = position
         self.record_bytes = record_bytes
         self.bad_byte: int | None = None
@@ -247,7 +248,7 @@ class _Lines:
             raise _TooLongError
         if not line:
             raise StopIteration
-        if start == 0 and self.dialect.strips_mark:
+        if start == 0 and not self._is_former:
             line = line.removeprefix(codecs.BOM_UTF8)
         try:
             return line.decode()

@@ -118,7 +118,7 @@ class Fields:
     ``kept`` are the names of other fields that are handed on with the document. ``task`` says what the document is:
     the text field, or the ``chat``, ``completion`` or ``preference`` that several fields make up, as JSON. Their
     messages are in the text field if it is not the usual one. With ``gives_blank`` a record whose text is empty or
-    white space alone is a document without text; otherwise it is left out. ``is_former`` are conversations by the first
+    white space alone is a document without text; otherwise it is left out. ``is_former`` are records by the first
     rules.
     """
 
@@ -190,13 +190,13 @@ class Fields:
         """Return whether ``name``, such as ``a.b``, may stand for the member b of an object a."""
         return "." in name and (self.task == "text" if name == self.text else not self.is_former)
 
-    def as_text(self, *, is_former: bool = False) -> Self:
+    def as_text(self) -> Self:
         """Return the same fields for records whose values are all text: true is the text true, True or TRUE.
 
-        With ``is_former`` it is True alone, as for runs that began before.
+        By the first rules it is True alone.
         """
         as_text = (
-            (name, frozenset((False, text) for _, value in allowed for text in _texts_of(value, is_former)))
+            (name, frozenset((False, text) for _, value in allowed for text in _texts_of(value, self.is_former)))
             for name, allowed in self.filter
         )
         return replace(self, filter=tuple(as_text))

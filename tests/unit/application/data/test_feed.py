@@ -258,6 +258,9 @@ class Slowly:
     seconds: float
     now: float = 10.0
 
+    def interrupt(self):
+        self.stream.interrupt()
+
     def batches(self, cursor):
         for batch in self.stream.batches(cursor):
             self.now += self.seconds

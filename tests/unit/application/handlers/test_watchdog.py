@@ -214,6 +214,9 @@ def test_the_stack_tells_what_a_thread_does():
             found.append(doing_of(threading.get_ident()))
             yield None
 
+        def interrupt(self):
+            pass
+
     Feed(Stream(), prefetch=0).next()
     assert found == [Activity.DATA]
     assert doing_of(threading.get_ident()) is Activity.STEP
