@@ -150,12 +150,13 @@ def test_each_text_file_of_a_folder_is_one_document(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_the_text_may_be_a_member_of_an_object(tmp_path, name):
-    """``a.b`` is b of a, unless a field has this very name."""
-    records = [{"a": {"b": "inner"}}, {"a.b": "outer", "a": {"b": "inner"}}, {"a": {"c": "none"}}]
+    """``a.b`` is b of a, or a field of this very name; a record with both is refused."""
+    records = [{"a": {"b": "inner"}}, {"a.b": "outer"}, {"a.b": "outer", "a": {"b": "inner"}}, {"a": {"c": "none"}}]
     content = json.dumps(records) if name == "a.json" else "".join(json.dumps(each) + "\n" for each in records)
     (tmp_path / name).write_text(content)
-    inner, outer, bad = read_all(FilesDataSource([str(tmp_path / name)], text_field="a.b"))
+    inner, outer, both, bad = read_all(FilesDataSource([str(tmp_path / name)], text_field="a.b"))
     assert (inner.text, outer.text) == ("inner", "outer")
+    assert "there is also 'b' within 'a'" in both.reason
     assert "'a.b' is missing" in bad.reason
 
 
@@ -175,7 +176,7 @@ def test_an_array_in_a_file_of_lines_says_what_to_set(tmp_path):
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "saved"])
 def test_the_text_may_be_a_member_of_a_column(tmp_path, kind):
-    """``a.b`` is b of the structs in a, at any depth, unless a column has this very name; null there is no text."""
+    """``a.b`` is b of the structs in a, at any depth; null there is no text, and a column of this very name as well is refused."""
     rows = [{"b": "one", "c": {"d": "deep"}}, None, {"b": None, "c": None}, {"b": "four", "c": {"d": "deeper"}}]
     bytes_of_text = pa.array([b"x", b"\xff", b"y", b"z"])
     nested = pa.table({"id": [1, 2, 3, 4], "a": rows, "e": pa.StructArray.from_arrays([bytes_of_text], ["f"])})
@@ -193,7 +194,7 @@ def test_the_text_may_be_a_member_of_a_column(tmp_path, kind):
     (named,) = read_all(
         nested_in(pa.table({"a.b": ["own"], "a": [{"b": "inner"}]}), kind, tmp_path / "three", text_field="a.b")
     )
-    assert named.text == "own"
+    assert "there is also 'b' within 'a'" in named.reason
     for field, problem in (("a.x", "no column 'a.x'"), ("id.x", "no column 'id.x'"), ("a.c", "holds struct<")):
         (bad,) = read_all(nested_in(nested, kind, tmp_path / field, text_field=field))
         assert problem in bad.reason
