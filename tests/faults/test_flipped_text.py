@@ -25,20 +25,42 @@ def shim(tmp_path_factory):
     return path
 
 
+def tried(shim, folder, way, seconds):
+    """Return what came of readings that were right, and of each that was wrong."""
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(DRIVER), way, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stderr
+    right, *others = [json.loads(line) for line in (folder / "found").read_text().splitlines()]
+    return right, others
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("way", ["cache", "stream", "mixture", "parts", "s3-cache", "s3-stream"])
 def test_no_wrong_reading_of_text_is_trained_on_or_stored(shim, tmp_path, way):
     """Whichever reading is wrong, weights and stored tokens are the right ones, or the run ends in a told error."""
-    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(DRIVER), way, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1700, check=False)
-    assert done.returncode == 0, done.stderr
-    right, *others = [json.loads(line) for line in (tmp_path / "found").read_text().splitlines()]
+    right, others = tried(shim, tmp_path, way, 1700)
     assert right["code"] == 0, right["error"]
     assert len(others) == right["count"] > 3
     for other in others:
         assert other["code"] in (0, 4), other
         assert other["code"] or (other["weights"], other["stored"]) == (right["weights"], right["stored"]), other
+        assert other["stored"].items() <= right["stored"].items(), other
+        assert "Traceback" not in other["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("way", ["ranks-cache", "ranks-stream"])
+def test_no_wrong_reading_of_text_on_two_ranks_is_trained_on_or_stored(shim, tmp_path, way):
+    """Whichever rank's reading is wrong, both have the right weights and tokens, or both end, one in a told error."""
+    right, others = tried(shim, tmp_path, way, 3500)
+    assert right["code"] == [0, 0], right["error"]
+    assert {other["rank"] for other in others} == {0, 1}
+    for other in others:
+        assert other["code"] == [0, 0] or (4 in other["code"] and 0 not in other["code"]), other
+        is_right = (other["weights"], other["stored"]) == (right["weights"], right["stored"])
+        assert other["code"] != [0, 0] or is_right, other
         assert other["stored"].items() <= right["stored"].items(), other
         assert "Traceback" not in other["error"]

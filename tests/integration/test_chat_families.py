@@ -165,31 +165,31 @@ def changed_records(draw):
     )
     name = draw(st.one_of(st.sampled_from(known), st.text(string.ascii_lowercase, min_size=4, max_size=8)))
     said = st.sampled_from(["zq-marked-qz", 0, 1, True, False, ["zq-marked-qz"], {"zq": "zq-marked-qz"}])
-    if name not in target:
-        target[name] = draw(said)
-        return record, name
-    return record, None
+    before = copy.deepcopy(record)
+    if name in target:
+        return record, before, None
+    target[name] = draw(said)
+    return record, before, name
 
 
-def is_accounted_for(record, name: str | None) -> bool:
+def is_accounted_for(record, before, name: str | None) -> bool:
     """Return whether the added field is refused, counted, or changes what is trained on."""
-    fields = Fields("text", task="chat")
-    tokenizer = family("glm4")
+    if name is None or (found := trained_on(record)) is None:
+        return True
+    if any(each.split(".")[-1] == name for each in Fields("text", task="chat").unused_in(record)):
+        return True
+    # a mark may say what is so without it, what is no text is no thought, and many templates leave out names
+    marks = ("weight", "train", "training", "trainable", "loss", "train_on_turn", "masked")
+    return found != trained_on(before) or name in (*marks, "reasoning", "name")
+
+
+def trained_on(record):
+    """Return the ids and masks of the documents that ``record`` makes, None if it is refused."""
     try:
-        counted = fields.unused_in(record)
-        talk = conversation_of(record)
-        found = tokenizer.chat_template.encode_training([talk])
+        documents = family("glm4").chat_template.encode_training([conversation_of(record)])
     except DataError:
-        return True
-    if name is None or any(each.split(".")[-1] == name for each in counted):
-        return True
-    text = "".join(tokenizer.decode_all(document.ids) for documents in found for document in documents)
-    is_said = "zq-marked-qz" in text or f'"{name}":' in text
-    return (
-        is_said
-        or name in ("mask", "loss_mask", "weight", "train", "name", "id", "strict")
-        or not json.dumps(record).count("zq")
-    )
+        return None
+    return [(each.ids.tolist(), each.loss_mask.tolist()) for some in documents for each in some]
 
 
 @settings(deadline=None, max_examples=100)
