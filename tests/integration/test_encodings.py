@@ -176,7 +176,7 @@ def test_an_array_in_a_file_of_lines_says_what_to_set(tmp_path):
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "saved"])
 def test_the_text_may_be_a_member_of_a_column(tmp_path, kind):
-    """``a.b`` is b of the structs in a, at any depth; null there is no text, and a column of this very name as well is refused."""
+    """``a.b`` is b of the structs in a, at any depth; null is no text, and a column of this name as well is refused."""
     rows = [{"b": "one", "c": {"d": "deep"}}, None, {"b": None, "c": None}, {"b": "four", "c": {"d": "deeper"}}]
     bytes_of_text = pa.array([b"x", b"\xff", b"y", b"z"])
     nested = pa.table({"id": [1, 2, 3, 4], "a": rows, "e": pa.StructArray.from_arrays([bytes_of_text], ["f"])})
