@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 _MOST = 10
 _LONGEST_VALUE = 30
 _SHARED = 8  # characters shown before a difference
+_LENGTHS = ("run.budget.steps", "run.budget.tokens", "run.budget.minutes", "data.epochs")
+_SCHEDULE = "optimizer.schedule"
 
 
 def told_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each setting that a person has changed, for the first ten of them.
 
-    A setting that another version has added does not count as changed, unless its section was not set before.
+    A setting that another version has added does not count as changed, unless its section was not set before. A last
+    line follows if the learning rate is another one from here on, as the run has another length.
     """
     known = flatten(before)
     changes = [
@@ -31,6 +34,18 @@ def told_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         yield f"changed: {key}: {' -> '.join(_words(old, new))}"
     if (more := len(changes) - _MOST) > 0:
         yield f"changed: {more} more (all are in run.json)"
+    if {key for key, _, _ in changes} & {*_LENGTHS} and (kind := _kind_by_length(flatten(now))) is not None:
+        yield (
+            f"the learning rate follows the curve of the new length from here on ({_SCHEDULE}.kind={kind}), so it may "
+            "jump"
+        )
+
+
+def _kind_by_length(settings: Mapping[str, Any]) -> str | None:
+    """Return the kind of a schedule whose learning rates depend on the length of the run, None for any other."""
+    kind = settings.get(f"{_SCHEDULE}.kind")
+    ends_before = any(settings.get(f"{_SCHEDULE}.{name}") is not None for name in ("decay_steps", "decay_tokens"))
+    return None if kind == "constant" or (kind in ("cosine", "linear") and ends_before) else kind
 
 
 def _above(key: str) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
 
 BEFORE = {
@@ -48,3 +50,24 @@ def test_long_values_are_shown_where_they_differ():
     old, new = line.removeprefix("changed: monitors: ").split(" -> ")
     assert "wandb" in old
     assert new.endswith("jsonl}]")
+
+
+@pytest.mark.parametrize("length", [{"run": {"budget": {"steps": 20}}}, {"data": {"epochs": 2}}])
+@pytest.mark.parametrize(
+    ("schedule", "is_told"),
+    [
+        ({"kind": "cosine", "decay_steps": None}, True),
+        ({"kind": "linear"}, True),
+        ({"kind": "wsd", "decay_steps": 5}, True),
+        ({"kind": "of_others"}, True),
+        ({"kind": "cosine", "decay_tokens": 500}, False),
+        ({"kind": "constant"}, False),
+    ],
+)
+def test_a_new_length_changes_the_learning_rates_that_depend_on_it(length, schedule, is_told):
+    """It is said if the run's curve of learning rates is another one, and not if the curve has its own length."""
+    before = {"run": {"budget": {"steps": 10}}, "data": {"epochs": 1}, "optimizer": {"schedule": schedule}}
+    told, *further = list(told_changes(before, before | length))
+    assert told.startswith("changed: ")
+    assert [f"kind={schedule['kind']}), so it may jump" in line for line in further] == [True] * is_told
+    assert not list(told_changes(before, before))
