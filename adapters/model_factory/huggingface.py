@@ -225,6 +225,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         if self._awaits_weights:
             return self._without_loading(config, attention)
         options = {"config": config, "dtype": torch.float32, "attn_implementation": attention}
+        options["ignore_mismatched_sizes"] = True  # they are refused below, by their names
         weights = pickled_weights(self._path, self._pickle_of)
         if weights is None:
             network, report = AutoModelForCausalLM.from_pretrained(
@@ -242,6 +243,11 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             network = self._with_settings(network)
         if missing := sorted(report["missing_keys"]):
             msg = f"the weights lack {len(missing)} of the model's tensors, such as {missing[0]}"
+            raise ValueError(msg)
+        if others := sorted(report["mismatched_keys"]):
+            name, found, expected = others[0]
+            shapes = f"{name} is {tuple(found)} in the weights and {tuple(expected)} by config.json"
+            msg = f"{shapes}, and {len(others) - 1} more differ" if len(others) > 1 else shapes
             raise ValueError(msg)
         folder = self._folder
         notes += [] if folder is None else weights_left_aside(folder)

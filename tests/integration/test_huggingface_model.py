@@ -239,12 +239,19 @@ def damage(folder, how):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("how", ["missing", "shape", "garbage", "configuration"])
-def test_damaged_weights_are_refused(how, tmp_path):
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("missing", r"lack \d+ of"),
+        ("shape", r"model.norm.weight is \(3,\) in the weights and \(\d+,\) by config.json"),
+        *[(each, "") for each in ("garbage", "configuration")],
+    ],
+)
+def test_damaged_weights_are_refused(how, told, tmp_path):
     """A folder that lacks a tensor or has one of another shape is not filled up with random numbers."""
     folder = captured(build(config=LLAMA), tmp_path / "model")
     damage(folder, how)
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=told):
         build(path=str(folder))
 
 
