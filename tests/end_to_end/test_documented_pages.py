@@ -50,7 +50,7 @@ EXCEPTIONS = {
     "python -m application train --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and a model: "
     "test_preference_run.py",
     "python -m application chat runs/dpo-lora": "serves until Ctrl-C: test_chat_command.py",
-    "python -m application train --on ray run.dir=/shared/runs/mine data.kind=files 'data.path=[/shared/texts]' "
+    "python -m holdfast train --on ray run.dir=/shared/runs/mine data.kind=files 'data.path=[/shared/texts]' "
     "optimizer.batch_size=256 'distributed.workers=[32, 32]' distributed.gpus_per_worker=1": "needs a cluster of 32 "
     "workers: test_train_on_ray.py",
     "HEAD=localhost; export HEAD": "its test is skipped, as it was not seen to pass: test_two_nodes.py",
