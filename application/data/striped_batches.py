@@ -6,7 +6,6 @@ from itertools import count
 from typing import TYPE_CHECKING, NoReturn, final
 
 import numpy as np
-from typing_extensions import override
 
 from holdfast.application.data.lane_reader import LaneReader
 from holdfast.application.data.read_statistics import ReadStatistics
@@ -43,7 +42,6 @@ class StripedBatches(StreamedBatches):
 
     _further = 0
 
-    @override
     def _dealt(
         self, places: list[LanePosition], samples: int, stopping: Event, *, is_traced: bool
     ) -> Generator[DealtRows]:
