@@ -142,10 +142,13 @@ class Feed:
         """Make ``batch`` the next batch again."""
         self._pushed_back.append(batch)
 
-    def close(self) -> None:
-        """Stop reading; a second call has no effect."""
+    def close(self, *, is_urgent: bool = False) -> None:
+        """Stop reading; a second call has no effect. ``is_urgent`` if a read that hangs is hardly waited for."""
         if self._batches is not None:
             self._stream.interrupt()
+        if isinstance(self._batches, Prefetch):
+            self._batches.close(is_urgent=is_urgent)
+        elif self._batches is not None:
             self._batches.close()
         self._batches = None
         self._pushed_back.clear()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 10.0
-_IMPATIENCE_SECONDS = 1.0
+_URGENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 
 
@@ -47,7 +47,7 @@ class Prefetch(Generic[T]):
         self.resize(depth)
         self._end: _End | None = None
         self._closed = False
-        self._patience = _PATIENCE_SECONDS
+        self._gave_up = False
         self._thread = threading.Thread(target=self._produce, name="holdfast-prefetch", daemon=True)
         self._thread.start()
 
@@ -87,11 +87,15 @@ class Prefetch(Generic[T]):
                 self._room.get_nowait()
                 self._places -= 1
 
-    def close(self) -> None:
-        """Stop producing; a second call has no effect. A thread that hangs in a read is abandoned after seconds."""
+    def close(self, *, is_urgent: bool = False) -> None:
+        """Stop producing; a second call has no effect.
+
+        A thread that hangs in a read is abandoned after ten seconds, or after one if ``is_urgent`` or if a wait for it
+        was abandoned before.
+        """
         self._closed = True
         self._room.put(None)
-        self._thread.join(self._patience)
+        self._thread.join(_URGENT_SECONDS if is_urgent or self._gave_up else _PATIENCE_SECONDS)
 
     def _awaited(self, should_stop: Callable[[], bool]) -> T | _End:
         while True:
@@ -99,7 +103,7 @@ class Prefetch(Generic[T]):
                 return self._ready.get(timeout=_LOOK_SECONDS)
             except Empty:
                 if should_stop():
-                    self._patience = _IMPATIENCE_SECONDS
+                    self._gave_up = True
                     raise WaitAbandoned from None
 
     def _free_place(self) -> None:

@@ -200,7 +200,7 @@ class Evaluator:
         except WaitAbandoned:
             return ()
         finally:
-            reading.close()
+            reading.close(is_urgent=should_stop())
 
 
 def _add_by_source(totals: NDArray[np.float64], sources: NDArray[np.int64], columns: NDArray[np.float64]) -> None:

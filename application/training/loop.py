@@ -95,7 +95,7 @@ class TrainRun:
             raise
         finally:
             self._checkpoints.close()
-            self._feed.close()
+            self._feed.close(is_urgent=self._inbox.stop_requested)
         self._bus.publish(RunFinished(self._progress))
         return self._progress
 

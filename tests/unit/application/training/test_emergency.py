@@ -198,10 +198,14 @@ def test_who_leaves_at_once_saves_nothing_more(error):
     assert not loop.published(RunFailed)
 
 
-def test_a_stop_does_not_wait_for_data():
-    """Where reading hangs, a wish to stop ends the run all the same, with a checkpoint of the last complete step."""
+def test_a_stop_does_not_wait_for_data(monkeypatch):
+    """Where reading hangs, a wish to stop ends the run all the same, with a checkpoint of the last complete step.
+
+    The end of the run waits for the read no longer than is usual in a hurry, also where a batch is still ready.
+    """
+    monkeypatch.setattr("holdfast.application.data.prefetch._PATIENCE_SECONDS", 10_000.0)
     hangs, may_go_on = threading.Event(), threading.Event()
-    loop = in_data(lambda: hangs.set() or may_go_on.wait(60))
+    loop = in_data(lambda: hangs.set() or may_go_on.wait(10_000))
     asker = threading.Thread(target=lambda: hangs.wait(60) and loop.inbox.post(StopRun("a signal", 15)))
     asker.start()
     assert 0 < loop.run().step < STEPS
