@@ -70,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [*(sys.argv[1:] if arguments is None else arguments)]
     if given[:1] and given[0] in settable:
         given = as_settings(given)
+    return guarded(lambda: _run(parser, given))
+
+
+def _run(parser: argparse.ArgumentParser, given: Sequence[str]) -> int:
     options, others = parser.parse_known_args(given)
     is_settable = "settings" in vars(options)
     if strange := [other for other in others if other.startswith("-") or "=" not in other or not is_settable]:
@@ -78,10 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if others:  # settings behind an option, which argparse does not take where another word came before
         options.settings += others
     command: Callable[[argparse.Namespace], int] = options.command
-    return guarded(lambda: _execute(command, options))
-
-
-def _execute(command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     check_numbers()
     return command(options)
 

@@ -116,7 +116,8 @@ def guarded(command: Callable[[], int]) -> int:
     from holdfast.domain import errors
 
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
     except errors.TrainingError as error:
         where = _where(error) if isinstance(error, errors.PluginFailed) else ""
         print(as_error(f"error: {mask_text(str(error))}{where}"), file=sys.stderr)
@@ -142,13 +143,18 @@ def guarded(command: Callable[[], int]) -> int:
         print(mask_text(traceback.format_exc()), file=sys.stderr, end="")
         print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
         return ExitCode.FAILED
+    else:
+        return code
 
 
 def _sentence_on(error: BaseException) -> str | None:
     """Return a sentence on an error of a plugin or of the system, None if it may be a mistake here."""
     from holdfast.adapters.shared.files.file_operations import explain
+    from holdfast.bootstrap.process.printing import output_trouble
     from holdfast.bootstrap.wiring.plugins import blame
 
+    if isinstance(error, OSError | SystemExit) and (trouble := output_trouble(error)) is not None:
+        return trouble
     if (sentence := blame(error)) is not None:
         return sentence
     if isinstance(error, OSError) and error.errno in _OF_A_PATH and error.filename is not None:

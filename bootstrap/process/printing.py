@@ -53,19 +53,38 @@ def print_notes(notes: Iterable[str], stream: TextIO | None = None) -> None:
 
 @contextmanager
 def unread_output_dropped() -> Iterator[None]:
-    """Leave the block once the reader of standard output, or its terminal, has gone, and drop the rest of the output.
+    """Leave the block once standard output takes no more, and drop the rest of the output.
 
-    Raises the other errors of the block.
+    Its reader or its terminal has gone, or its disk is full, which standard error says. Raises the other errors of the
+    block.
     """
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EIO):
+        if (trouble := output_trouble(error)) is None:
             raise
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            report_line(f"warning: {trouble}; the rest of the output is left out")
+
+
+def output_trouble(error: OSError | SystemExit) -> str | None:
+    """Return why standard output takes no more, None if it does; then the rest of the output is dropped.
+
+    ``error`` may be what a write to it raised.
+    """
+    try:
+        if isinstance(error, OSError) and error.filename is None:
+            sys.stdout.write("\n")  # as a write that failed may leave nothing to flush
+        sys.stdout.flush()
+    except OSError as refusal:
+        from holdfast.adapters.shared.files.file_operations import explain
+
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())  # else Python complains about the rest when it exits
         os.close(nothing)
+        return f"standard output cannot be written, {explain(refusal)}"
+    return None
 
 
 def print_line(line: str) -> None:

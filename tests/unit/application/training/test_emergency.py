@@ -199,10 +199,7 @@ def test_who_leaves_at_once_saves_nothing_more(error):
 
 
 def test_a_stop_does_not_wait_for_data(monkeypatch):
-    """Where reading hangs, a wish to stop ends the run all the same, with a checkpoint of the last complete step.
-
-    The end of the run waits for the read no longer than is usual in a hurry, also where a batch is still ready.
-    """
+    """Where reading hangs, a wish to stop ends the run with a checkpoint of its last step, and hardly waits to read."""
     monkeypatch.setattr("holdfast.application.data.prefetch._PATIENCE_SECONDS", 10_000.0)
     hangs, may_go_on = threading.Event(), threading.Event()
     loop = in_data(lambda: hangs.set() or may_go_on.wait(10_000))

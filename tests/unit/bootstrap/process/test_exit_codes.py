@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -116,3 +118,22 @@ def test_a_child_that_a_signal_killed_has_the_code_of_a_shell():
     assert code_of_child(-signal.SIGKILL) == 137
     assert cause_of(137) == "was killed by SIGKILL"
     assert cause_of(1) == "failed with code 1"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+@pytest.mark.parametrize("how", ["line_buffering", "write_through", "neither"])
+@pytest.mark.parametrize("ends_by", ["return", "exit"])
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_output_that_cannot_be_written_is_one_sentence(how, ends_by, size, monkeypatch, capfd):
+    """A command whose output is lost, as its disk is full, fails with a sentence, and Python adds no complaint."""
+
+    def command():
+        sys.stdout.write("what was asked for" * size)
+        return 0 if ends_by == "return" else sys.exit(0)
+
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        full.reconfigure(line_buffering=how == "line_buffering", write_through=how == "write_through")
+        monkeypatch.setattr(sys, "stdout", full)
+        assert guarded(command) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == "error: standard output cannot be written, no space left on device: free some space there"

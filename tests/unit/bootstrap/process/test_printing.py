@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from holdfast.bootstrap.process.printing import short, visible
+from holdfast.bootstrap.process.printing import print_line, short, visible
 
 TEXT = "a\tb\n\x1b[2J\x9b\x07é"
 
@@ -25,3 +28,16 @@ def test_a_path_is_shown_as_seen_from_the_current_folder(tmp_path, monkeypatch):
     assert short(f"{tmp_path}/a") == f"{tmp_path}/a"
     here.rmdir()
     assert short(f"{here}/runs/a") == f"{here}/runs/a"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+def test_a_full_disk_ends_the_output_of_a_run_and_not_the_run(monkeypatch, capfd):
+    """The lines of a run are dropped once their disk is full, which is said once on standard error."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        print_line("finished 6 steps")
+        print_line("the losses")
+    assert capfd.readouterr().err == (
+        "warning: standard output cannot be written, no space left on device: free some space there; "
+        "the rest of the output is left out\n"
+    )
