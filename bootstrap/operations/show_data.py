@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from holdfast.application.data.lane_reader import Wanted
     from holdfast.application.data.shown_rows import ShownRow
     from holdfast.application.data.text_reader import TextReader
     from holdfast.configs.settings import TrainSettings
@@ -36,7 +37,8 @@ def rows_of_data(
 ) -> Sequence[ShownRow]:
     """Return ``num_rows`` packed rows of the first documents of ``settings``, fewer if there are too few documents.
 
-    A run that has begun in their folder reads them by its own rules, and so they are read here.
+    Documents that are held out or excluded are left out, as they are of training. A run that has begun in their folder
+    reads them by its own rules, and so they are read here.
 
     No token is stored. Raises ``ConfigurationError`` if the data are tokens already, and ``DataError`` if they hold no
     document that can be used.
@@ -49,7 +51,9 @@ def rows_of_data(
     container = assemble(settings, settings.run.directory, begun, report=report, keep_choice=_keep, show=show)
     report_remarks(container.data_source(), settings.data, report)
     readers, packing, length = container.readers(), container.packing(), settings.data.row_length
-    documents = list(_first_documents(readers, _TO_CHOOSE_FROM * num_rows * length))
+    holdout, excluded = container.holdout(), container.excluded()
+    wanted: Wanted = lambda hashes: ~(holdout.holds(hashes) | excluded.holds(hashes))  # noqa: E731
+    documents = list(_first_documents(readers, _TO_CHOOSE_FROM * num_rows * length, wanted))
     if not documents:
         raise DataError(no_text([unit.name for reader in readers for unit in reader.source.units()]))
     ids, masks = zip(*documents, strict=True)
@@ -60,12 +64,12 @@ def rows_of_data(
     return shown_rows(read_rows(places, length), container.run_tokenizer(), num_rows)
 
 
-def _first_documents(readers: Sequence[TextReader], num_tokens: int) -> Iterator[Masked]:
-    """Yield the first documents of ``readers``, at least ``num_tokens`` tokens of them if there are as many."""
+def _first_documents(readers: Sequence[TextReader], num_tokens: int, wanted: Wanted) -> Iterator[Masked]:
+    """Yield the first ``wanted`` documents of ``readers``, at least ``num_tokens`` tokens if there are as many."""
     room = num_tokens
     for reader in readers:
         for unit in reader.source.units():
-            for group in reader.tokens(unit, is_hashed=False):
+            for group in reader.tokens(unit, wanted=wanted):
                 for first, last in zip(group.offsets[:-1].tolist(), group.offsets[1:].tolist(), strict=True):
                     mask = group.loss_mask
                     yield group.ids[first:last], None if mask is None else mask[first:last]

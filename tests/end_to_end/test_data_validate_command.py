@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.domain.data.data_files import LATEST_RULES
+from holdfast.domain.data.holdout import Holdout
 from tests.support.command_line import corpus, run_here, tiny
 from tests.support.written_runs import write_run
 
@@ -118,3 +119,16 @@ def test_a_begun_run_is_validated_and_shown_by_its_own_rules(tmp_path):
         shown.append(found.stderr)
     assert counts == [3, 1]
     assert shown[0] != shown[1]
+
+
+def test_rows_that_are_shown_are_trained_on(tmp_path):
+    """``data show`` leaves out the documents that the run holds out, and shows all others."""
+    texts = [f"document {number} says " + " ".join(f"word{number}" for _ in range(20)) for number in range(12)]
+    write(tmp_path, *({"text": text} for text in texts))
+    settings = tiny(tmp_path / "raw.jsonl", "data.holdout=0.5")
+    found = run_here("data", "show", "--rows", "100", "--json", *settings, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    shown = "".join(part["text"] for row in json.loads(found.stdout)["rows"] for piece in row for part in piece)
+    held = [Holdout(0.5, 1234).holds_text(text) for text in texts]
+    assert 0 < sum(held) < 12
+    assert [text not in shown for text in texts] == held
