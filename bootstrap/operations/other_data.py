@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SECTIONS = ("data.", "evaluation.")
 _OF_A_SPLIT = ("holdout", "holdout_by", "folds", "fold")
-_OF_THE_RUN = ("sequence_length", "packing", "transforms", "text_field", "task", "chat")
+_OF_THE_RUN = ("sequence_length", "packing", "transforms", "text_field", "task", "chat", "epochs")
 
 
 @dataclass(frozen=True, slots=True)

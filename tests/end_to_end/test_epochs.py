@@ -48,7 +48,7 @@ def test_a_killed_run_of_an_epoch_ends_as_one_of_its_steps(tmp_path):
 
 
 def test_more_epochs_go_on(tmp_path):
-    """A finished run says what makes it longer, and more epochs than before are read whole, also in other steps."""
+    """A finished run says what makes it longer, more epochs are read whole in any steps, and other data measure it."""
     settings = tiny(corpus(tmp_path), "run.budget.steps=null", "optimizer.batch_size=16", "evaluation.every=0")
     assert run_here("train", *settings, "data.epochs=1", cwd=tmp_path).returncode == 0
     again = run_here("train", *settings, "data.epochs=1", cwd=tmp_path)
@@ -58,6 +58,9 @@ def test_more_epochs_go_on(tmp_path):
     assert more.returncode == 0, more.stderr
     assert f"finished {decided(tmp_path, 2):,} steps" in more.stdout
     assert re.search(rf"budget  {decided(tmp_path, 2):,} steps = [\d,]+ tokens = 2\.0 epochs", more.stderr)
+    for command in (["evaluate", str(FOLDER)], ["export", str(FOLDER), "exported"]):
+        measured = run_here(*command, "--data", "corpus.jsonl", cwd=tmp_path)
+        assert (measured.returncode, measured.stderr.count("error")) == (0, 0), measured.stderr
     assert 3 * of_one - 1 <= decided(tmp_path, 2) <= 3 * of_one
 
 
