@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.tokenizer_difference import find_difference
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.quickstart import FORMER_HOLDOUT, with_holdout
 from holdfast.configs.sections.tokenizer import (
@@ -69,6 +71,8 @@ def check_description(
     ``is_new`` is False for a run that continues: its tokenizer was accepted when it began. With
     ``replaces_tokenizer`` the host program provides the tokenizer. Raises ``ConfigurationError`` if they do not fit.
     """
+    for name in ("model", "tokenizer"):
+        _refuse_run_folder(f"{name}.path", getattr(getattr(settings, name), "path", None))
     factory.check()
     is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings) and not replaces_tokenizer
     if not (is_new and is_trained and _is_bound(settings)):
@@ -81,6 +85,20 @@ def check_description(
             f"trained with {has}: {_REMEDY}"
         )
         raise ConfigurationError(msg)
+
+
+def _refuse_run_folder(name: str, path: str | None) -> None:
+    layout = RunLayout(Path(path or ""))
+    is_checkpoint = any((layout.root / name).exists() for name in ("config.json", "COMMIT"))
+    if not path or is_checkpoint or not layout.record.is_file():
+        return
+    newest = layout.newest_durable_step()
+    msg = f"{name}={path} is the folder of a run, which has no checkpoint yet"
+    if newest:
+        msg = (
+            f"{name}={path} is the folder of a run: name its newest checkpoint, {layout.checkpoint(newest)}, or another"
+        )
+    raise ConfigurationError(msg)
 
 
 def check_tokenizer(

@@ -1,10 +1,13 @@
 """Runs that an earlier version began continue as they began."""
 
+from unittest.mock import Mock
+
 import pytest
 
-from holdfast.bootstrap.wiring.compatibility import with_former_settings
+from holdfast.bootstrap.wiring.compatibility import check_description, with_former_settings
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
 
 PAIRS = ("data.path=pairs.jsonl", "data.task=preference")
 SETTING = "optimizer.dpo.disable_dropout"
@@ -63,3 +66,22 @@ def test_a_run_on_the_python_library_keeps_what_it_held_out(given, expected):
     assert with_former_settings(loaded(), dump_settings(again)).data == again.data
     new = loaded()
     assert with_former_settings(new, dump_settings(new)).data == with_former_settings(new, None).data == new.data
+
+
+@pytest.mark.parametrize("name", ["model.path", "tokenizer.path"])
+def test_the_folder_of_a_run_is_no_model(name, tmp_path):
+    """The message names the newest checkpoint, which is a model; the factory is not asked for a folder of a run."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    for step in (5, 10):
+        checkpoint = run / f"checkpoints/checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        for file in ("COMMIT", "config.json", "run.json"):
+            (checkpoint / file).touch()
+    path = {"model.path": str(run / "checkpoints/checkpoint-10"), name: str(run)}
+    settings = loaded(*(f"{key}={value}" for key, value in path.items()))
+    with pytest.raises(ConfigurationError, match=f"^{name}=.* name its newest checkpoint, .*checkpoint-10, or another"):
+        check_description(Mock(), settings, is_new=False)
+    described = loaded(f"{name}={run}/checkpoints/checkpoint-10", f"model.path={run}/checkpoints/checkpoint-10")
+    check_description(Mock(), described, is_new=False)
