@@ -111,16 +111,30 @@ def guarded(command: Callable[[], int]) -> int:
 
     Raises ``SystemExit`` again, unless the code of an entry point raised it.
     """
-    from holdfast.bootstrap.process.printing import as_error
-    from holdfast.configs.secret_masking import mask_text
-    from holdfast.domain import errors
-
     try:
         code = command()
         sys.stdout.flush()
-    except errors.TrainingError as error:
-        where = _where(error) if isinstance(error, errors.PluginFailed) else ""
-        print(as_error(f"error: {mask_text(str(error))}{where}"), file=sys.stderr)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; Python would complain about it at exit
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        return code_of_signal(signal.SIGINT)
+    except SystemExit as error:
+        if (sentence := _sentence_on(error)) is None:
+            raise
+        return _failed(sentence, error)
+    except Exception as error:  # noqa: BLE001  the last line of defence
+        return _code_of(error)
+    else:
+        return code
+
+
+def _code_of(error: Exception) -> int:
+    """Return the exit code of ``error``, after printing it."""
+    from holdfast.configs.secret_masking import mask_text
+    from holdfast.domain import errors
+
+    if isinstance(error, errors.TrainingError):
         codes = {
             errors.ConfigurationError: ExitCode.CONFIGURATION,
             errors.TokensLost: ExitCode.RESTART_NEEDED,
@@ -128,36 +142,37 @@ def guarded(command: Callable[[], int]) -> int:
             errors.StateError: ExitCode.STATE,
             errors.RestartNeeded: ExitCode.RESTART_NEEDED,
         }
-        return next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; Python would complain about it at exit
-        return ExitCode.FAILED
-    except KeyboardInterrupt:
-        return code_of_signal(signal.SIGINT)
-    except (Exception, SystemExit) as error:  # the last line of defence
-        if (sentence := _sentence_on(error)) is not None:
-            print(as_error(f"error: {mask_text(sentence)}{_where(error)}"), file=sys.stderr)
-            return ExitCode.FAILED
-        if isinstance(error, SystemExit):
-            raise
-        print(mask_text(traceback.format_exc()), file=sys.stderr, end="")
-        print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
-        return ExitCode.FAILED
-    else:
-        return code
+        code = next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
+        return _failed(str(error), error if isinstance(error, errors.PluginFailed) else None, code)
+    if (sentence := _sentence_on(error)) is not None:
+        return _failed(sentence, error)
+    print(mask_text("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+    print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
+    return ExitCode.FAILED
 
 
-def _sentence_on(error: BaseException) -> str | None:
+def _failed(sentence: str, error: BaseException | None, code: ExitCode = ExitCode.FAILED) -> int:
+    """Print ``sentence`` and where the traceback of ``error`` lies, if that is known; return ``code``."""
+    from holdfast.bootstrap.process.printing import as_error
+    from holdfast.configs.secret_masking import mask_text
+
+    where = "" if error is None else _where(error)
+    print(as_error(f"error: {mask_text(sentence)}{where}"), file=sys.stderr)
+    return code
+
+
+def _sentence_on(error: Exception | SystemExit) -> str | None:
     """Return a sentence on an error of a plugin or of the system, None if it may be a mistake here."""
-    from holdfast.adapters.shared.files.file_operations import explain
     from holdfast.bootstrap.process.printing import output_trouble
-    from holdfast.bootstrap.wiring.plugins import blame
 
     if isinstance(error, OSError | SystemExit) and (trouble := output_trouble(error)) is not None:
         return trouble
-    if (sentence := blame(error)) is not None:
-        return sentence
+    plugins = sys.modules.get("holdfast.bootstrap.wiring.plugins")  # if it was not imported, no plugin was
+    if plugins is not None and (sentence := plugins.blame(error)) is not None:
+        return str(sentence)
     if isinstance(error, OSError) and error.errno in _OF_A_PATH and error.filename is not None:
+        from holdfast.adapters.shared.files.file_operations import explain
+
         return f"{error.filename} cannot be used, {explain(error)}"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return _NO_MEMORY

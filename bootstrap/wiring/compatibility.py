@@ -71,8 +71,8 @@ def check_description(
     ``is_new`` is False for a run that continues: its tokenizer was accepted when it began. With
     ``replaces_tokenizer`` the host program provides the tokenizer. Raises ``ConfigurationError`` if they do not fit.
     """
-    for name in ("model", "tokenizer"):
-        _refuse_run_folder(f"{name}.path", getattr(getattr(settings, name), "path", None))
+    for name, section in (("model", settings.model), ("tokenizer", settings.tokenizer)):
+        _refuse_run_folder(f"{name}.path", dict(section).get("path"))
     factory.check()
     is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings) and not replaces_tokenizer
     if not (is_new and is_trained and _is_bound(settings)):
