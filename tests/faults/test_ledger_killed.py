@@ -52,10 +52,12 @@ def test_a_run_killed_three_times_has_each_step_once(tmp_path, kind, request):
 
 def test_a_server_that_is_gone_in_mid_run_loses_nothing(tmp_path, postgres):
     """A run whose server crashes and comes back, and that is killed meanwhile, has each step once in the end."""
-    place = postgres.new_database()
+    place, hold = postgres.new_database(), tmp_path / "hold"
+    hold.touch()
     with _start(place, tmp_path) as run:
         assert run.stdout.readline().startswith("started")
         postgres.stop()
+        hold.unlink()
         try:
             assert run.stdout.readline().startswith("the ledger is behind")
             run.kill()

@@ -1,5 +1,7 @@
 """Records steps in a ledger until it is killed, and continues from its checkpoint when it is started again.
 
+In the middle it waits as long as FOLDER has a file ``hold``.
+
 python ledger_writer.py SQLITE_FILE_OR_DSN FOLDER STEPS
 """
 
@@ -49,6 +51,8 @@ def main(place: str, folder: Path, steps: int) -> None:
             outcome = StepOutcome([2.0 * step], 2, 40, 1.0, 0.1, 1, 0.01)
             recorder.on_step(StepCompleted(at(step), outcome))
             time.sleep(0.002)
+            while step == steps // 2 and (folder / "hold").exists():
+                time.sleep(0.01)
             if step % EVERY == 0:
                 recorder.settle(CheckpointStarted(at(step), SaveReason.PERIODIC))
                 saved.with_suffix(".new").write_text(str(step))
