@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _NARROWEST = 40
+_OF_A_STREAM = {errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def fitting(text: str, stream: TextIO | None = None) -> str:
@@ -74,7 +75,7 @@ def output_trouble(error: OSError | SystemExit) -> str | None:
     ``error`` may be what a write to it raised.
     """
     try:
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_A_STREAM:
             sys.stdout.write("\n")  # as a write that failed may leave nothing to flush
         sys.stdout.flush()
     except OSError as refusal:

@@ -89,7 +89,7 @@ def check_description(
 
 def _refuse_run_folder(name: str, path: str | None) -> None:
     layout = RunLayout(Path(path or ""))
-    is_checkpoint = any((layout.root / name).exists() for name in ("config.json", "COMMIT"))
+    is_checkpoint = any((layout.root / file).exists() for file in ("config.json", "COMMIT"))
     if not path or is_checkpoint or not layout.record.is_file():
         return
     newest = layout.newest_durable_step()
