@@ -206,18 +206,22 @@ class TextReader:
             group = list(compress(group, wanted(_hashes(group)).tolist()))
         if not group:
             return ()
+        finished = partial(self._finished, statistics, is_hashed)
         try:
             encoded = self._encoder.encode([record for _, record in group])
         except DataError:
             alone = self._encoded_alone(unit, group, rejected, statistics)
-            joined: Iterator[tuple[Sequence[Used], Encoded]] = map(_joined, self._grouped(alone))
-        else:
-            joined = iter([(group, encoded)])
-        return (
-            self._with_text(used, _group_of(used, each, statistics, is_hashed=is_hashed), each) for used, each in joined
-        )
+            return map(finished, map(_joined, self._grouped(alone)))
+        return [finished((group, encoded))]
 
-    def _with_text(self, used: Sequence[Used], group: TokenizedGroup, encoded: Encoded) -> TokenizedGroup:
+    def _finished(
+        self,
+        statistics: ReadStatistics,
+        is_hashed: bool,  # noqa: FBT001  of a partial
+        part: tuple[Sequence[Used], Encoded],
+    ) -> TokenizedGroup:
+        used, encoded = part
+        group = _group_of(used, encoded, statistics, is_hashed=is_hashed)
         if not self._counts_text or not isinstance(self._encoder, CountsText):
             return group
         return replace(group, text_bytes=self._encoder.text_bytes([record for _, record in used], encoded))
@@ -284,7 +288,10 @@ class TextReader:
         statistics: ReadStatistics,
     ) -> Iterator[tuple[Used, Encoded]]:
         """Yield the documents of ``group`` that the encoder accepts, each encoded by itself."""
-        for used in group:
+        rest = list(reversed(group))
+        del group  # what is yielded is no longer held here
+        while rest:
+            used = rest.pop()
             try:
                 encoded = self._encoder.encode([used.record])
             except DataError as error:

@@ -1,3 +1,5 @@
+import gc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.errors import DataError
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
+from holdfast.ports.transform import Record
 from tests.support.encoders import BYTES, WordsEncoder
 
 END = 256
@@ -149,3 +152,32 @@ def test_the_documents_of_a_record_have_its_hash_and_its_place():
     ]
     assert group.starts == [0, 0, 1, 2, 2, 2]
     assert group.loss_mask.tolist() == [False, True, True, True, True, True, True]
+
+
+class LoneTokenizer(ForwardingTokenizer):
+    """Encodes as bytes, one document at a time."""
+
+    def __init__(self):
+        super().__init__(MemoryTokenizer())
+
+    def encode(self, documents):
+        if len(documents) > 1:
+            msg = "these are too many"
+            raise DataError(msg)
+        return super().encode(documents)
+
+
+@pytest.mark.parametrize("tokenizer", [MemoryTokenizer(), LoneTokenizer()])
+@pytest.mark.parametrize("num_texts", [40, 45])
+def test_no_texts_are_held_while_a_group_waits(tokenizer, num_texts):
+    """Of a group that is yielded only the tokens are in memory, as many units may be read at the same time."""
+    texts = [f"text {number:03}" for number in range(num_texts)]
+    source = MemoryDataSource({"unit": texts})
+    reader = TextReader(source, TextDocumentEncoder(tokenizer), RejectedRecords("stop"), group_characters=160)
+    groups = []
+    for group in reader.tokens(source.units()[0]):
+        groups.append(group)
+        gc.collect()
+        assert sum(type(each) is Record and each.text in texts for each in gc.get_objects()) <= 2
+    assert [len(group.ends) for group in groups] == [20, 20, 5][: len(groups)]
+    assert documents_of(groups) == expected_of(texts)
