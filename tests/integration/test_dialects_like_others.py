@@ -7,7 +7,6 @@ import csv
 import gzip
 import json
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +16,7 @@ from holdfast.adapters.data_source.formats.records import Limits, Reading
 from holdfast.ports.data_source import Rejected
 from tests.support.reading import read_all, texts_of
 
+pd = pytest.importorskip("pandas")
 datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.slow
 

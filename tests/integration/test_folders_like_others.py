@@ -9,7 +9,6 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +17,7 @@ from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from tests.support.reading import texts_of
 
+pd = pytest.importorskip("pandas")
 datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.slow
 

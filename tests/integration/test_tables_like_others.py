@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +13,7 @@ from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.adapters.token_source.files import FilesTokenSource
 from holdfast.ports.testing.token_source import all_documents
 
+pd = pytest.importorskip("pandas")
 datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.slow
 
