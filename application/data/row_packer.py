@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _Opened = tuple["TokenIds", "LossMask | None", RowIndex]
 
-_OPEN_SHARDS = 2048  # each takes a few of the 65,530 memory maps that Linux lets a process have
+_OPEN_SHARDS = 2048  # whose indexes of rows stay in memory
 _ASKED_AGAIN_SECONDS = 10.0  # after these, open shards are reported to the source as in use again
 
 

@@ -40,11 +40,11 @@ _COLUMNS = 6
 class Evaluator:
     """Sums the loss over the held-out documents, in all and for each source, and over the named ``sets``.
 
-    If the settings hold out no document, the total is that of all sets together. Bits per byte
-    of documents whose texts are not known count what the tokens of ``tokenizer`` hold. The ranks of ``group`` share the
-    batches and run the model equally often. ``rule``, if given, is the loss of preferences, which are
-    measured by pairs in place of tokens. ``show`` gets the progress, ``report`` once a sentence on each set of which
-    all or some rows have no target, and on a tokenizer whose tokens do not hold the text; ``notes`` keeps them.
+    If the settings hold out no document, the total is that of all sets together. Bits per byte of documents whose texts
+    are not known count what the tokens of ``tokenizer`` hold. The ranks of ``group`` share the batches and run the
+    model equally often. ``rule``, if given, is the loss of preferences, which are measured by pairs in place of tokens.
+    ``show`` gets the progress, ``report`` once a sentence on each set of which all or some rows have no target, and on
+    a tokenizer whose tokens do not hold the text; ``notes`` keeps them.
     """
 
     def __init__(
