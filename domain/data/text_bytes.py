@@ -29,11 +29,13 @@ def spread_bytes(
     """
     owners = np.repeat(np.arange(len(sizes)), np.diff(offsets))
     held = token_bytes.astype(np.int64)
-    is_blank = (np.diff(np.append(0, np.cumsum(held))[offsets]) == 0) & (np.diff(offsets) > 0)
+    has_tokens = np.diff(offsets) > 0
+    is_blank = (np.diff(np.append(0, np.cumsum(held))[offsets]) == 0) & has_tokens
     held[offsets[1:][is_blank] - 1] = 1
     sums = np.append(0, np.cumsum(held))
     totals = np.diff(sums[offsets])
     ends = (sums[1:] - sums[offsets[:-1]][owners]) * sizes[owners] // totals[owners]
     shares: NDArray[np.int64] = np.diff(ends, prepend=0)
-    shares[offsets[:-1]] = ends[offsets[:-1]]
+    begins = offsets[:-1][has_tokens]
+    shares[begins] = ends[begins]
     return shares

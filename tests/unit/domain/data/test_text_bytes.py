@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.domain.data.text_bytes import spread_bytes, utf8_sizes
 
+EMPTY = st.just(([], 0))
 
-@given(
-    texts=st.lists(st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(0, 10**7)), min_size=1)
-)
+
+@given(st.lists(EMPTY | st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(0, 10**7))))
+@example([([1, 2], 3), ([], 0)])
 def test_shares_are_whole_numbers_that_add_up(texts):
     """Whatever tokens hold, the shares of each text are its size, and those of ids without text are 0."""
-    offsets = np.append(0, np.cumsum([len(held) for held, _ in texts]))
+    offsets = np.cumsum([0, *(len(held) for held, _ in texts)])
     held = np.array([size for each, _ in texts for size in each], np.int32)
     found = spread_bytes(held, offsets, np.array([size for _, size in texts], np.int64))
     assert (found >= 0).all()
