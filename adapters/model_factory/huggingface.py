@@ -30,6 +30,7 @@ from holdfast.adapters.model_factory.pickled_weights import Trust, pickled_weigh
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
 from holdfast.adapters.shared.modeling.attention import VARLEN, offer_varlen
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.adapters.shared.modeling.config_file import check_positions
 from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
 from holdfast.adapters.shared.modeling.generation_settings import read_generation_settings
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
@@ -153,6 +154,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
                 check_model_folder(Path(self._path))
             self._source.update(reached(self._path, self._revision))
             config = AutoConfig.from_pretrained(self._path, trust_remote_code=self._trusts_code, **self._source)
+            if (own := Path(self._path) / "config.json").is_file():
+                check_positions(own.read_text(encoding="utf-8"))
             check_task(config)
             if self._pretrained:
                 return config

@@ -164,6 +164,15 @@ def test_pretrained_weights_are_loaded(config, tmp_path):
     assert files_of(again.capture())["model.safetensors"] == files_of(model.capture())["model.safetensors"]
 
 
+def test_a_folder_whose_positions_have_two_values_is_refused(tmp_path):
+    """Who changes positions in config.json under one of their two names is told."""
+    folder = captured(build(config=LLAMA), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rope_theta": 5.0}))
+    with pytest.raises(ConfigurationError, match="other rotary positions in rope_theta than in rope_parameters"):
+        build(path=str(folder))
+
+
 def test_a_folder_s_configuration_can_be_trained_from_scratch(tmp_path):
     """Without its weights a folder describes a new model, drawn by the seed, as large as the vocabulary."""
     model = build(config=LLAMA)

@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from holdfast.adapters.shared.modeling.config_file import config_text
+from holdfast.adapters.shared.modeling.config_file import check_positions, config_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,12 @@ _LAYERS = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 70_000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 20_000.0},
 }
+_BASES = {
+    "full_attention": {"rope_type": "default", "rope_theta": 70_000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 20_000.0},
+}
+_LONG = {"rope_type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+_LONG_OF_EARLIER = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +54,22 @@ _LAYERS = {
                 "rope_scaling": {"rope_type": "linear", "factor": 8.0},
             },
         ),
+        ("modernbert-decoder", _BASES, {"global_rope_theta": 7e4, "local_rope_theta": 2e4}),
+        (
+            "phi3",
+            _LONG | {"rope_theta": 5e5, "partial_rotary_factor": 1.0, "original_max_position_embeddings": 4096},
+            {"rope_theta": 5e5, "partial_rotary_factor": 1.0, "rope_scaling": _LONG_OF_EARLIER},
+        ),
+        (
+            "olmo2",
+            {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+            {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 8.0}},
+        ),
+        (
+            "olmo2",  # which transformers 4 does not know, and refuses
+            _LLAMA3 | {"rope_theta": 5e5},
+            {"rope_theta": 5e5, "rope_scaling": _LLAMA3},
+        ),
     ],
 )
 def test_positions_have_their_earlier_names_too(kind: str, rope: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -58,7 +80,32 @@ def test_positions_have_their_earlier_names_too(kind: str, rope: dict[str, Any],
     written = json.loads(config_text(text))
 
     assert written == expected | json.loads(text)
-    assert AutoConfig.for_model(**json.loads(json.dumps(written))).rope_parameters == config.rope_parameters
+    read = AutoConfig.for_model(**json.loads(json.dumps(written))).rope_parameters
+    read.pop("type", None)  # beside rope_type
+    assert read == config.rope_parameters
+    check_positions(json.dumps(written))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rope", "changes"),
+    [
+        ("llama", _LLAMA3 | {"rope_theta": 5e5}, {"rope_theta": 1e4}),
+        ("llama", _LLAMA3 | {"rope_theta": 5e5}, {"rope_scaling": _LLAMA3 | {"factor": 4.0}}),
+        ("llama", {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}, {"rope_scaling": {"type": "dynamic"}}),
+        ("modernbert-decoder", _LAYERS, {"local_rope_theta": 5.0}),
+    ],
+)
+def test_positions_that_differ_under_their_two_names_are_refused(
+    kind: str, rope: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """Who changes one of the two names is told, as programs would compute with different positions."""
+    fields = {"model_type": kind, "rope_parameters": rope} | changes
+    for text in (json.dumps(fields), json.dumps({"text_config": fields})):
+        with pytest.raises(ValueError, match=f"in {next(iter(changes))} than in rope_parameters: change both"):
+            check_positions(text)
+    check_positions(json.dumps({"model_type": kind, "rope_parameters": rope}))
+    check_positions(json.dumps({"model_type": kind, "rope_scaling": rope, "rope_theta": 5.0}))
+    check_positions(json.dumps({"model_type": kind, "rope_parameters": rope, "rope_scaling": None}))
 
 
 @pytest.mark.parametrize("fields", [{"model_type": "gpt2", "n_embd": 8}, {"model_type": "of_other_code"}])
