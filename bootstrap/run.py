@@ -21,12 +21,12 @@ from holdfast.bootstrap.wiring.compatibility import check_description, with_form
 from holdfast.bootstrap.wiring.compile_model import compile_model
 from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
 from holdfast.bootstrap.wiring.data_identity import (
+    begun_with_data,
     check_data,
     former_tokenizer,
     hold_to_encoder,
     hold_to_tokenizer,
     hold_to_transforms,
-    places_before,
     record_data,
     record_versions,
 )
@@ -236,13 +236,13 @@ class Run:
         replaced = {name: part for name, part in self._overrides.items() if name not in MONITORS}
         opened, folder = self._open_folder(replaced, stack)
         self._opened, group = opened, opened.process_group
-        places = places_before(folder)
+        begun = begun_with_data(folder)
         stack.enter_context(one_hub(self.settings, group, replaced))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*folder.told_changes(dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
         self.settings = with_sizes(self.settings, replaced, folder.decide, folder.decided, group.size)
-        own = {"record": [folder.part], "places": places, "rules": folder.rules(), "rejections": rejections}
+        own = {**begun, "record": [folder.part], "rules": folder.rules(), "rejections": rejections}
         container = self._container_of({**replaced, **opened.by_name(), **own}, folder.decide)
         container.hardware()  # decided together, so not within the turn of one rank
         mode, drift = container.mode(), container.drift()
@@ -254,7 +254,7 @@ class Run:
         stack.enter_context(threads_of_processor(container.hardware().get("optimizer.device"), opened.state_store))
         folder.enter("preparing the tokens")
         stream = in_turns(group, container.batch_stream)
-        record_data(folder, data, container.data_parts(), stream)
+        record_data(folder, data, container.data_parts(), stream, container.holdout())
         record_versions(folder, container.lineage().versions)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
         budget, store = container.budget(), opened.state_store

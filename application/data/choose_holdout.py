@@ -63,7 +63,7 @@ def choose_holdout(source: DataSource, wanted: Holdout, log_line: Callable[[str]
 
 
 class _Documents(NamedTuple):
-    """The hashes of documents, uint64, their bytes and the numbers of the first documents of their groups, int64."""
+    """The hashes of documents, uint64, ascending, their bytes, and the first documents of their groups, int64."""
 
     hashes: NDArray[np.uint64]
     sizes: NDArray[np.int64]
@@ -81,10 +81,12 @@ def choose_groups(
 ) -> Holdout:
     """Return a hold-out of whole groups of similar documents, in the order and of the share that ``wanted`` has.
 
-    It has at least the share of the documents and of their bytes. A group with more than that is trained on, unless it
-    is a single document, so that no family of documents makes up the evaluation. With ``is_fold`` each group is in one
-    fold, whatever its size. All documents are read, once: ``store`` keeps the choice. ``log_line`` gets a sentence
-    about it. Records that cannot be used are skipped. Raises ``DataError`` if the data source does not answer.
+    It has at least the share of the documents and of their bytes, as far as there are groups that are not larger. A
+    group with more than that is trained on, so that no family of documents makes up the evaluation; a single document
+    may be of the average size. If all documents are one group, they are chosen one by one. With ``is_fold`` each group
+    is in one fold, whatever its size. The choice depends on the texts, not on their order. All documents are read,
+    once: ``store`` keeps the choice. ``log_line`` gets a sentence about it. Records that cannot be used are skipped.
+    Raises ``DataError`` if the data source does not answer, or if a fold has none or all of the documents.
     """
     if wanted.fraction == 0.0:
         return wanted
@@ -93,15 +95,16 @@ def choose_groups(
     if (known := store.load(group, _CHOSEN)) is None:
         found = _compared(source.confirming(), show)
         is_held = _in_fold(found, wanted) if is_fold else _share_of(found, wanted)
-        log_line(_sentence(found, is_held))
+        if len(is_held) > 1:  # else choose_holdout says it
+            log_line(_sentence(found, is_held))
         known = {_CHOSEN: np.unique(found.hashes[is_held])}
         store.store(group, _CHOSEN, known)
     chosen = known[_CHOSEN].astype("<u8")
-    return replace(wanted, chosen=chosen.tobytes()) if len(chosen) or is_fold else Holdout(0.0, wanted.seed)
+    return replace(wanted, chosen=chosen.tobytes()) if len(chosen) else choose_holdout(source, wanted, log_line)
 
 
 def _compared(source: DataSource, show: ShowPhase) -> _Documents:
-    """Return all documents with their groups."""
+    """Return all documents with their groups, in the order of their hashes."""
     total = sum(unit.size for unit in source.units())
     hashes, sizes, done = list[int](), list[int](), 0
     sketches = [np.zeros((0, SKETCH), np.uint64)]
@@ -112,8 +115,9 @@ def _compared(source: DataSource, show: ShowPhase) -> _Documents:
         done += sum(own)
         sketches.append(sketches_of(texts))
         show("comparing documents for the hold-out", Amount(done, total or None))
-    groups = groups_of(np.concatenate(sketches))
-    return _Documents(np.array(hashes, np.uint64), np.array(sizes, np.int64), groups)
+    order = np.argsort(np.array(hashes, np.uint64), kind="stable")
+    groups = groups_of(np.concatenate(sketches)[order])
+    return _Documents(np.array(hashes, np.uint64)[order], np.array(sizes, np.int64)[order], groups)
 
 
 def _share_of(found: _Documents, wanted: Holdout) -> NDArray[np.bool_]:
@@ -126,7 +130,8 @@ def _share_of(found: _Documents, wanted: Holdout) -> NDArray[np.bool_]:
     firsts = np.flatnonzero(members)
     firsts = firsts[np.argsort(_places(found, wanted)[firsts], kind="stable")]
     documents, num_bytes = wanted.fraction * len(found.groups), wanted.fraction * found.sizes.sum()
-    fits = (members == 1) | ((members <= documents) & (sizes <= num_bytes))
+    is_usual = (members == 1) & (sizes <= found.sizes.sum() / max(1, len(found.sizes)))
+    fits = is_usual | ((members <= np.maximum(1, documents)) & (sizes <= num_bytes))
     # where every group is larger, the smallest one is better than no evaluation
     candidates = firsts[fits[firsts]] if fits[firsts].any() else firsts[np.argsort(sizes[firsts], kind="stable")][:1]
     before = np.cumsum(members[candidates]) - members[candidates], np.cumsum(sizes[candidates]) - sizes[candidates]
@@ -136,19 +141,28 @@ def _share_of(found: _Documents, wanted: Holdout) -> NDArray[np.bool_]:
 
 def _in_fold(found: _Documents, wanted: Holdout) -> NDArray[np.bool_]:
     places = _places(found, wanted)
-    return (wanted.begin <= places) & (places < wanted.end)
+    is_held = (wanted.begin <= places) & (places < wanted.end)
+    if len(is_held) and is_held.all() == is_held.any():
+        groups = counted(len(np.unique(found.groups)), "group")
+        msg = (
+            f"this data.fold has {'all' if is_held.any() else 'none'} of {counted(len(is_held), 'document')}, which "
+            f"are {groups} of similar ones: set fewer data.folds or data.holdout_by=document"
+        )
+        raise DataError(msg)
+    return is_held
 
 
 def _places(found: _Documents, wanted: Holdout) -> NDArray[np.float64]:
     """Return the position of each document's group in [0, 1), float64 (documents,)."""
-    least = found.hashes.copy()
-    np.minimum.at(least, found.groups, found.hashes)
-    return wanted.place_of(least[found.groups])
+    return wanted.place_of(found.hashes[found.groups])  # the smallest hash of the group, as they ascend
 
 
 def _sentence(found: _Documents, is_held: NDArray[np.bool_]) -> str:
     if not is_held.any():
-        return "the documents are one group of similar ones: it is trained on, and there is no evaluation"
+        return (
+            f"all {len(is_held):,} documents are one group of similar ones: they are held out one by one, so those in "
+            "training resemble those that are held out"
+        )
     share = found.sizes[is_held].sum() / max(1, found.sizes.sum())
     groups = np.unique(found.groups, return_counts=True)[1]
     return (

@@ -13,7 +13,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_settings
 from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
-from holdfast.bootstrap.wiring.data_identity import known_data
+from holdfast.bootstrap.wiring.data_identity import begun_with, known_data
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.record_files import rejections_of
@@ -112,14 +112,15 @@ class OpenPreparation:
 
 
 def begun_run(settings: TrainSettings) -> tuple[TrainSettings, Mapping[str, Any], Mapping[str, Any]]:
-    """Return ``settings`` as the run in their folder follows them, its record, and its rules and places of files.
+    """Return ``settings`` as the run in their folder follows them, its record, and what it began with.
+
+    That is its rules, the places of its files and what it holds out.
 
     The rules are the newest ones, and the record is empty, if none has begun there.
     """
     folder = settings.run.directory
     record = read_record(folder) if RunLayout(folder).record.exists() else {}
-    known = known_data(record)
-    begun = {"rules": rules_of(record) if record.get("facts") else RULES, "places": known.first_places if known else {}}
+    begun = {"rules": rules_of(record) if record.get("facts") else RULES, **begun_with(record)}
     return with_former_settings(settings, began_with(folder)), record, begun
 
 

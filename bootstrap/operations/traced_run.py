@@ -18,7 +18,7 @@ from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring.access_roles import require_to_read
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_growth_plan import as_recorded
-from holdfast.bootstrap.wiring.data_identity import changed_data, kept_tokenizer, known_data
+from holdfast.bootstrap.wiring.data_identity import begun_with, changed_data, kept_tokenizer, known_data
 from holdfast.bootstrap.wiring.data_tracing import source_names, tracer_of
 from holdfast.bootstrap.wiring.excluded_documents import exclusion_now, recorded_exclusions
 from holdfast.configs.secret_masking import mask_text
@@ -110,8 +110,7 @@ def open_traced(path: Path, *, trusted: Mapping[str, str], show: ShowPhase) -> T
     audit = audit_of(path, settings.state_store)
     require_to_read(path, is_encrypted=settings.data.is_encrypted, record=audit.record)
     known = known_data(record)
-    places = {} if known is None else known.first_places
-    given = {"places": places, "rules": rules_of(record), "excluded": NO_EXCLUSION}
+    given = {**begun_with(record), "rules": rules_of(record), "excluded": NO_EXCLUSION}
     container = assemble(settings, path, given, report=_report, keep_choice=keep_choice, show=show)
     parts = container.data_parts()
     data = parts.found if known is None else as_recorded(record, known, parts.found)

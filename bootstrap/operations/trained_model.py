@@ -22,7 +22,7 @@ from holdfast.bootstrap.wiring.assembly import Around, assemble
 from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
-from holdfast.bootstrap.wiring.data_identity import changed_data, known_data
+from holdfast.bootstrap.wiring.data_identity import begun_with, changed_data, known_data
 from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.late_value import LateValue
 from holdfast.bootstrap.wiring.reference_model import known_reference
@@ -281,8 +281,7 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
     """Return the parts to override: a factory that leaves out the weights, and a holdout of all other named data."""
     has_all = settings.model.lora is None  # else the weights of the base are read as usual
     parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
-    known = known_data(record)
-    parts["places"] = {} if known is None else known.first_places
+    parts |= begun_with(record)
     parts["late_reference"] = LateValue(known_reference(record))
     parts["rules"] = rules_of(record) | ({"files": LATEST_RULES} if data.is_named else {})
     return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts

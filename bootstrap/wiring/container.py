@@ -118,7 +118,8 @@ class Container(containers.DeclarativeContainer):
     late_data: providers.Singleton[LateValue[RunData | None]] = providers.Singleton(LateValue, None)
     run_data = providers.Callable(late_or, late_data, providers.Singleton(RunData, data_source))
     run_source = run_data.provided.source
-    holdout = providers.Singleton(hold_out, run_source, settings, report, show)
+    holdout_before = providers.Object[Any]({})  # the record of that with which the run began
+    holdout = providers.Singleton(hold_out, run_source, settings, report, show, holdout_before)
     sample = providers.Factory(partial, sample_texts, run_source)
     limit = providers.Singleton(build_rejection_limit, settings.provided.data)
     pipeline_before_tokens = providers.Singleton(

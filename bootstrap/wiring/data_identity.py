@@ -10,6 +10,7 @@ from holdfast.bootstrap.wiring.compatibility import check_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_data, keep_growth, may_grow
 from holdfast.bootstrap.wiring.dataset_registry import hashing_phase
 from holdfast.bootstrap.wiring.document_encoder import is_masked
+from holdfast.bootstrap.wiring.hold_out import HOLDOUT, record_holdout, told_holdout
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.sections.data import FilesDataSettings
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.wiring.record_versions import DatasetVersions
     from holdfast.bootstrap.wiring.run_parts import DataParts, Identified, RunData
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.holdout import Holdout
     from holdfast.ports.document_encoder import DocumentEncoder
     from holdfast.ports.state_store import OpenFile, StateStore
     from holdfast.ports.tokenizer import Tokenizer
@@ -76,6 +78,10 @@ def check_data(folder: SharedRunFolder, parts: DataParts, store: StateStore, *, 
             raise StateError(msg)
         folder.note_changed_data(clause)
         parts.report(f"the data are not those that the run began with, and it continues with them: {clause}")
+        if HOLDOUT in record:
+            parts.report(
+                f"{told_holdout(record[HOLDOUT])}, and trains on all others, also if they resemble one of them"
+            )
         if parts.mode == "stream":
             parts.report("the files are dealt anew: some documents may come twice in this epoch, or not at all")
     _check_ranks(folder, data)
@@ -134,11 +140,19 @@ def _check_ranks(folder: SharedRunFolder, data: RunData) -> None:
         raise StateError(msg)
 
 
-def places_before(folder: SharedRunFolder) -> Mapping[str, Any]:
-    """Return the paths that the files had when the run began: files of several places are read in their order."""
-    known = None if folder.record is None else known_data(folder.record)
-    places: Mapping[str, Any] = json.loads(folder.gather(json.dumps(known.first_places if known else {}))[0])
-    return places
+def begun_with(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parts that the run of ``record`` began with: the places of its files, and what was held out.
+
+    Files of several places are read in the order of the paths that they had.
+    """
+    known = known_data(record)
+    return {"places": known.first_places if known else {}, "holdout_before": record.get(HOLDOUT, {})}
+
+
+def begun_with_data(folder: SharedRunFolder) -> Mapping[str, Any]:
+    """Return what ``begun_with`` does, on all ranks."""
+    begun: Mapping[str, Any] = json.loads(folder.gather(json.dumps(begun_with(folder.record or {})))[0])
+    return begun
 
 
 def hold_to_transforms(folder: SharedRunFolder, pipeline: RecordPipeline) -> None:
@@ -167,10 +181,13 @@ def hold_to_encoder(folder: SharedRunFolder, encoder: DocumentEncoder) -> None:
         folder.hold_to("encoding of conversations", encoder.fingerprint(), remedy)
 
 
-def record_data(folder: SharedRunFolder, data: RunData, parts: DataParts, stream: BatchStream) -> None:
-    """Record the identity of the data and their growth, as far as they are known once ``stream`` exists."""
+def record_data(
+    folder: SharedRunFolder, data: RunData, parts: DataParts, stream: BatchStream, holdout: Holdout
+) -> None:
+    """Record the data, their growth and what is held out of them, as far as they are known once ``stream`` exists."""
     if (record := folder.record) is None:
         return
+    record_holdout(record, holdout, parts.settings)
     source, known = data.identified, known_data(record)
     files = source.files() if known is None else source.identify(known)
     if files is not None and (parts.mode == "cache" or files.num_unknown_bytes <= _AT_ONCE_BYTES):

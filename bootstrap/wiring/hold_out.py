@@ -1,26 +1,43 @@
-"""Chooses the documents that a run holds out, by its settings."""
+"""Chooses the documents that a run holds out, by its settings, and records what was chosen by comparison."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from holdfast.adapters.shared.token_store.duplicate_files import DuplicateFiles
 from holdfast.application.data.choose_holdout import choose_groups, choose_holdout
+from holdfast.application.data.shard_meta import packed, unpacked
 from holdfast.bootstrap.wiring.data_streams import cache_folder, form_of
 from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
+from holdfast.domain.counting import counted
 from holdfast.domain.data.holdout import Holdout
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource
 
+HOLDOUT = "holdout"
+"""The member of ``run.json`` with the hold-out that was chosen when the run began."""
 
-def hold_out(source: DataSource, settings: TrainSettings, report: Callable[[str], object], show: ShowPhase) -> Holdout:
-    """Return the documents of ``source`` to hold out; raises the errors of reading if they must be known for it."""
+
+def hold_out(
+    source: DataSource,
+    settings: TrainSettings,
+    report: Callable[[str], object],
+    show: ShowPhase,
+    begun: Mapping[str, Any],
+) -> Holdout:
+    """Return the documents of ``source`` to hold out, or those that ``begun``, the record of a run, has of its start.
+
+    Raises the errors of reading if they must be known for it, and ``StateError`` if the record is damaged or does not
+    list the documents and others would be chosen now.
+    """
     data: Any = settings.data
     seed, is_fold = settings.run.seed, data.folds is not None
     wanted = Holdout.fold(data.fold, data.folds, seed) if is_fold else Holdout(data.holdout, seed)
@@ -28,6 +45,53 @@ def hold_out(source: DataSource, settings: TrainSettings, report: Callable[[str]
         if form_of(data) == "tokens":
             msg = "data.holdout_by=similar_documents compares texts, and data.kind=tokens has no text: leave it out"
             raise ConfigurationError(msg)
+        if (recorded := _recorded(begun)) is not None:
+            return recorded
         store = DuplicateFiles(cache_folder(data, settings.run), build_shard_encryption(data.cache.encryption))
-        return choose_groups(source, wanted, store, report, show, is_fold=is_fold)
+        chosen = choose_groups(source, wanted, store, report, show, is_fold=is_fold)
+        if begun and begun.get("key") != chosen.key:
+            msg = (
+                "of these data other documents would be held out than when the run began, whose record does not list "
+                "them, as data.cache.encryption was set: put the data back, or start another run with --fresh or "
+                "another run.name"
+            )
+            raise StateError(msg)
+        return chosen
     return wanted if is_fold or form_of(data) == "tokens" else choose_holdout(source, wanted, report)
+
+
+def record_holdout(record: dict[str, Any], holdout: Holdout, settings: TrainSettings) -> None:
+    """Record the documents that a run holds out from its start on, if they were compared with one another.
+
+    With an encrypted token cache the documents are not listed, as their hashes are data too.
+    """
+    if settings.data.holdout_by != "similar_documents" or HOLDOUT in record:
+        return
+    record[HOLDOUT] = {"key": holdout.key}
+    if not settings.data.is_encrypted:
+        hashes = None if holdout.chosen is None else np.frombuffer(holdout.chosen, "<u8")
+        listed = {"hashes": None if hashes is None else packed(hashes), "num": None if hashes is None else len(hashes)}
+        record[HOLDOUT] |= {"begin": holdout.begin, "end": holdout.end, "seed": holdout.seed, **listed}
+
+
+def told_holdout(begun: Mapping[str, Any]) -> str:
+    """Return, as the beginning of a sentence, what a run with this record of its start holds out."""
+    which = "the documents" if begun.get("num") is None else f"the {counted(begun['num'], 'document')}"
+    return f"the run keeps {which} held out that were chosen when it began"
+
+
+def _recorded(begun: Mapping[str, Any]) -> Holdout | None:
+    if "end" not in begun:
+        return None
+    try:
+        hashes = begun["hashes"]
+        chosen = None if hashes is None else unpacked(hashes, np.uint64).astype("<u8").tobytes()
+        found = Holdout(begun["end"], begun["seed"], begun["begin"], chosen)
+        is_whole = found.key == begun["key"]
+    except Exception as error:
+        msg = f"run.json does not say which documents are held out ({type(error).__name__}): restore it from a copy"
+        raise StateError(msg) from error
+    if not is_whole:
+        msg = "run.json lists other documents as held out than its digest of them says: restore it from a copy"
+        raise StateError(msg)
+    return found

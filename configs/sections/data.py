@@ -158,6 +158,12 @@ class FeedSettings(Section):
             raise ValueError(msg)
         if self.task == "text":
             return self
+        if self.holdout_by == "similar_documents":
+            msg = (
+                f"holdout_by is similar_documents, which compares plain texts, but data.task is {self.task}: leave it "
+                "out, so that records are held out one by one"
+            )
+            raise ValueError(msg)
         if self.kind in ("python_library", "tokens"):
             msg = f"task is {self.task}, but data.kind={self.kind} has no such records: set data.path to files of them"
             raise ValueError(msg)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-VERSION = 1
+VERSION = 2
 """Raise it when the same documents get other groups."""
 SKETCH = 64
 _WORDS = 5
@@ -46,6 +46,7 @@ def groups_of(sketches: NDArray[np.uint64]) -> NDArray[np.int64]:
 
     Two documents are in one group if their similarity is about 0.2 or more, and so are all that others connect.
     Documents are compared with the next ones that share a hash, so the time grows with their number, not its square.
+    Other orders of the documents may thus give other groups: give them in one that does not depend on their places.
     """
     parents = list(range(len(sketches)))
     for first, second in _similar_pairs(sketches):

@@ -183,6 +183,24 @@ def test_a_repaired_line_continues_the_run_on_purpose(tmp_path, mode):
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_run_with_changed_data_evaluates_nothing_that_it_was_trained_on(tmp_path, mode):
+    """Groups of similar documents are chosen from all data, but those of a run when it begins."""
+    md, record = data_in(tmp_path / "md"), tmp_path / "runs/default/run.json"
+    options = (f"data.mode={mode}", "data.holdout_by=similar_documents", "evaluation.every=4")
+    stopped_at_four(tmp_path, "md", *options)
+    begun = json.loads(record.read_text())["holdout"]
+    lines = (md / "a.jsonl").read_text().splitlines(keepends=True)
+    (md / "a.jsonl").write_text("".join(lines[30:] + [line.replace("model", "word") for line in lines]))
+    process = run_here("train", "--accept-changed-data", *settings_of("md", tmp_path, *options), cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert f"the run keeps the {begun['num']} documents held out" in process.stdout + process.stderr
+    assert json.loads(record.read_text())["holdout"] == begun
+    evaluation = run_here("evaluate", "runs/default", cwd=tmp_path)
+    assert evaluation.returncode == 0, evaluation.stderr
+    assert f"held out {begun['num']}" not in evaluation.stdout + evaluation.stderr  # no choice is made again
+
+
 def test_a_run_of_an_earlier_version_continues_and_takes_the_contents_over(tmp_path, undisturbed):
     """A record that tells data by path, size and time alone continues where they are, and then wherever they are."""
     data_in(tmp_path / "md")

@@ -38,6 +38,7 @@ def test_settings_of_a_chat_are_read_back_as_they_were():
         (["data.chat.reasoning=drop"], "chat belongs to data.task=chat or preference, but data.task is text"),
         (["data.task=chat"], "data.kind=python_library has no such records"),
         (["data.task=chat", "data.kind=tokens", "data.path=a.npy"], "data.kind=tokens has no such records"),
+        ([*CHAT, "data.holdout_by=similar_documents"], "compares plain texts, but data.task is chat: leave it out"),
         ([*CHAT, "data.packing.kind=concat"], "packing cuts records in two by kind=concat"),
         ([*CHAT, "data.packing.overflow=split"], "overflow=split"),
         ([*CHAT, "data.transforms=[normalize]"], "transforms change plain text"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
 from holdfast.application.data.choose_holdout import choose_groups
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.shingles import shingles_of
+from holdfast.domain.errors import DataError
 
 WORDS = [f"word{number}" for number in range(3000)]
 
@@ -57,8 +58,10 @@ def test_families_are_held_out_as_a_whole_and_some_are_trained_on(sizes, fractio
     held = [{holdout.holds_text(text) for text in each} for each in texts]
     assert all(len(each) == 1 for each in held)
     assert {True, False} == set.union(*held)
-    if max(sizes) == 1 and fraction * len(sizes) <= len(sizes) - 1:
-        assert sum(each == {True} for each in held) >= fraction * len(sizes)
+    usual = sum(map(len, chain(*texts))) / len(texts)
+    if max(sizes) == 1:
+        candidates = sum(len(text) <= usual for [text] in texts)
+        assert sum(each == {True} for each in held) >= min(fraction * len(sizes), candidates)
 
 
 def test_a_family_that_is_larger_than_the_share_is_trained_on():
@@ -74,12 +77,52 @@ def test_a_family_that_is_larger_than_the_share_is_trained_on():
         assert "30 are in 1 group of similar ones" in said[0]
 
 
-def test_documents_that_all_resemble_one_another_are_trained_on():
-    """Then there is nothing to evaluate on, which is said."""
-    said = []
-    assert chosen(family(1, 9), Holdout(0.5, 0), said).fraction == 0
-    assert "there is no evaluation" in said[0]
-    assert chosen(family(1, 9), Holdout(0.0, 0), said).fraction == 0
+def test_documents_that_all_resemble_one_another_are_held_out_one_by_one():
+    """A share was asked for, so there is an evaluation; what it is worth is said."""
+    said, texts = [], family(1, 9)
+    holdout = chosen(texts, Holdout(0.5, 0), said)
+    assert {True, False} == {holdout.holds_text(text) for text in texts}
+    assert "all 9 documents are one group of similar ones: they are held out one by one" in said[0]
+    assert chosen(texts, Holdout(0.0, 0), said).fraction == 0
+    assert chosen(texts[:1], Holdout(0.5, 0), said[:0]).fraction == 0
+
+
+def test_a_fold_with_nothing_to_evaluate_or_to_train_on_is_refused():
+    """One group of similar documents cannot be divided among folds."""
+    for index in range(3):
+        with pytest.raises(DataError, match=r"(all|none) of 9 documents, which are 1 group of similar ones"):
+            chosen(family(1, 9), Holdout.fold(index, 3, 7), is_fold=True)
+
+
+def test_a_long_document_does_not_make_up_the_evaluation():
+    """One that is larger than the share is trained on, whatever the seed; in a small corpus each is larger."""
+    texts = [text_of("short", number) for number in range(100)]
+    long = text_of("long", length=20000)
+    for seed in range(20):
+        holdout = chosen([*texts, long], Holdout(0.02, seed))
+        assert not holdout.holds_text(long)
+        assert any(holdout.holds_text(text) for text in texts)
+    few = [*texts[:9], text_of("long", length=100)]
+    of_few = [chosen(few, Holdout(0.02, seed)) for seed in range(20)]
+    assert {sum(map(each.holds_text, few)) for each in of_few} == {1}
+    assert len({each.chosen for each in of_few}) > 4
+    assert not any(each.holds_text(few[-1]) for each in of_few)
+
+
+def test_the_order_of_documents_changes_nothing():
+    """Also where chains of similar documents connect others, and not all pairs are compared."""
+    for seed in range(5):
+        generator = random.Random(seed)
+        sources = [generator.choices(WORDS, k=120) for _ in range(100)]
+        texts = []
+        for _ in range(300):
+            first, second = generator.choices(sources, k=2)
+            length = generator.randrange(20, 100)
+            texts.append(" ".join([*first[:length], *second[: 120 - length]]))
+        expected = chosen(texts, Holdout(0.1, 1234))
+        assert expected.chosen
+        generator.shuffle(texts)
+        assert chosen(texts, Holdout(0.1, 1234)) == expected
 
 
 def test_each_family_is_in_one_fold():
