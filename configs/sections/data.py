@@ -75,7 +75,7 @@ class FeedSettings(Section):
     holdout_by: Literal["document", "similar_documents"] = Field(
         default="document",
         description="What is held out as a whole: document looks at each by itself; similar_documents compares all "
-        "documents at the start, so that none in training resembles one that is held out.",
+        "plain texts at the start and holds out groups of similar ones, by their estimated similarity.",
     )
     folds: Annotated[Positive, Field(ge=2)] | None = Field(
         default=None,

@@ -26,9 +26,9 @@ class Holdout:
     """Chooses a fixed share of documents by the hash of their text.
 
     The hash depends on the text, not on the place: two copies of a document are either both held out or both not, and
-    the split does not change when files are moved, reordered or added. The documents that ``seed`` maps to
-    [``begin``, ``end``) of [0, 1) are held out, or those of the hashes in ``chosen`` if it is given: little-endian
-    uint64, ascending. Then the numbers say which share was asked for.
+    the split does not change when files are moved or reordered. The documents that ``seed`` maps to [``begin``,
+    ``end``) of [0, 1) are held out, of added files too. If ``chosen`` is given, those of its hashes are, and no others:
+    little-endian uint64, ascending. They were chosen from all documents, and the numbers say which share was asked for.
     """
 
     end: float
