@@ -180,10 +180,10 @@ class FileReader:
             except CorruptDataError:
                 return "jsonl"
 
-    def begin(self, file: SourceFile) -> bytes:
-        """Return the first bytes of a text file, in UTF-8."""
+    def begin(self, file: SourceFile, num_bytes: int = _BEGIN_BYTES) -> bytes:
+        """Return the first ``num_bytes`` of a text file, in UTF-8; all of them for -1."""
         with self.access.opened(file.stored, is_random=True) as stored:
-            return self._text(file, stored).read(_BEGIN_BYTES)
+            return self._text(file, stored).read(num_bytes)
 
     def other_fields(self, file: SourceFile) -> tuple[Mapping[str, int], int]:
         """Return the fields of records that are not read, with the number of first records that have them, and of all.

@@ -344,7 +344,7 @@ class FilesDataSource(DataSource):
             and self._format == "auto"
             and not any(file.is_chosen for file in listed)
         )
-        if chosen := folder.choose(found, self._reading.begin) if is_folder else found:
+        if chosen := folder.choose(found, self._reading) if is_folder else found:
             return chosen
         kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
         others = "".join(f"; {each.sentence}" for each in folder.remarks())

@@ -19,9 +19,9 @@ from holdfast.domain.urls import without_secrets
 from holdfast.ports.data_source import Remark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from holdfast.adapters.data_source.file_reader import SourceFile
+    from holdfast.adapters.data_source.file_reader import FileReader, SourceFile
     from holdfast.adapters.data_source.listed_file import ListedFile
 
 _SPLITS = {
@@ -51,24 +51,45 @@ class FolderChoice:
     is_without_train: bool = False
     doubts: list[str] = field(default_factory=list)
 
-    def choose(self, files: Sequence[SourceFile], begin: Callable[[SourceFile], bytes]) -> list[SourceFile]:
-        """Return those of ``files`` that are trained on, and remember the others; ``begin`` reads one, up to 64 KiB.
+    def choose(self, files: Sequence[SourceFile], reader: FileReader) -> list[SourceFile]:
+        """Return those of ``files`` that are trained on, and remember the others.
 
         Plain text is left out beside records, and so are the files of other splits beside those of a split ``train``,
         as far as names of files and folders tell. So are Arrow files that are no part of a saved dataset, but results
         that the datasets library keeps or an earlier state of it.
         """
-        listed = {_folder(file): names for file in self.objects if (names := _listed_in(file, begin))}
-        stale = [file for file in files if _is_stale(file, listed)]
+        stale = self._stale(files, reader)
         self.left_out["stale"] = [_name(file.stored) for file in stale]
         files = [file for file in files if file not in stale]
         chosen = self._of_train(files)
         self.doubts += _doubts(chosen, is_split=not self.is_without_train)
         records = [file for file in files if file.format != "txt"]
         for file in files if records else ():
-            if _name(file.stored) == "README.md" and (doubt := _doubt_of_card(begin(file), records, chosen)):
+            if _name(file.stored) == "README.md" and (doubt := _doubt_of_card(reader.begin(file), records, chosen)):
                 self.doubts.append(doubt)
         return chosen
+
+    def _stale(self, files: Sequence[SourceFile], reader: FileReader) -> list[SourceFile]:
+        stale: list[SourceFile] = []
+        rest: dict[str, list[SourceFile]] = {}
+        for file in files:
+            if file.format == "arrow" and _RESULT.fullmatch(_last_name(file)):
+                stale.append(file)
+            elif file.format == "arrow":
+                rest.setdefault(_folder(file), []).append(file)
+        for state in self.objects:
+            beside = rest.get(_folder(state), [])
+            listed = _listed_in(state, reader) if beside and _last_name(state) == "state.json" else set()
+            others = [file for file in beside if _last_name(file) not in listed]
+            if len(others) < len(beside):
+                stale += others
+            elif listed:
+                names = [_name(file.stored) for file in beside]
+                self.doubts.append(
+                    f"{_name(state.stored)} lists other Arrow files than are there, so all of these are read: "
+                    f"{shown_names(names)}"
+                )
+        return stale
 
     def _of_train(self, files: Sequence[SourceFile]) -> list[SourceFile]:
         self.left_out["empty"] = [_name(file.stored) for file in files if file.stored.unit.size == 0]
@@ -179,24 +200,15 @@ def _folder(file: SourceFile) -> str:
     return str(PurePosixPath(_name(file.stored)).parent)
 
 
-def _listed_in(file: SourceFile, begin: Callable[[SourceFile], bytes]) -> set[str]:
-    """Return the names of the files of a saved dataset if ``file`` lists all of them, else nothing."""
-    if PurePosixPath(_name(file.stored)).name != "state.json":
-        return set()
-    content = begin(file)
-    if content != begin(file):  # nothing else would notice that a wrong list leaves out other files
+def _listed_in(file: SourceFile, reader: FileReader) -> set[str]:
+    """Return the names of the files of a saved dataset that ``file`` lists, nothing if it is no such list."""
+    content = reader.begin(file, -1)
+    if content != reader.begin(file, -1):  # nothing else would notice that a wrong list leaves out other files
         msg = f"{file.name} is not the same when it is read again: check the disk it is on"
         raise DataError(msg)
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         return {str(entry["filename"]) for entry in json.loads(content)["_data_files"]}
     return set()
-
-
-def _is_stale(file: SourceFile, listed: Mapping[str, set[str]]) -> bool:
-    name = PurePosixPath(_name(file.stored)).name
-    if file.format != "arrow":
-        return False
-    return _RESULT.fullmatch(name) is not None or name not in listed.get(_folder(file), {name})
 
 
 def _doubt_of_card(card: bytes, records: Sequence[SourceFile], chosen: Sequence[SourceFile]) -> str:
@@ -242,6 +254,10 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _name(file: ListedFile) -> str:
     return file.below.lstrip("/")
+
+
+def _last_name(file: SourceFile) -> str:
+    return PurePosixPath(_name(file.stored)).name
 
 
 def _files(names: Sequence[str]) -> str:

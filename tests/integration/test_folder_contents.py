@@ -170,6 +170,38 @@ def test_a_saved_dataset_has_the_files_that_it_lists(tmp_path):
     assert texts_of(FilesDataSource([str(tmp_path)])) == ["one", "two", "one"]
 
 
+def listing(names):
+    return json.dumps({"_data_files": [{"filename": name} for name in names]}, indent=2).encode()
+
+
+def arrow_file(path, *texts):
+    table = pa.table({"text": texts})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def test_a_long_list_of_a_saved_dataset_is_read_to_its_end(tmp_path):
+    """The list of thousands of shards is larger than the first 64 KiB of a file."""
+    names = [f"data-{number:05}-of-02000.arrow" for number in range(2000)]
+    (tmp_path / "state.json").write_bytes(listing(names))
+    arrow_file(tmp_path / names[-1], "one")
+    arrow_file(tmp_path / "old.arrow", "two")
+    source = FilesDataSource([str(tmp_path)])
+    assert texts_of(source) == ["one"]
+    assert remarks(source)[0].startswith(f"1 file in {tmp_path} is no part of the saved dataset")
+
+
+def test_a_list_of_files_that_are_not_there_leaves_out_none(tmp_path):
+    """Shards that were renamed are read, which is said, and results of map are still left out."""
+    (tmp_path / "state.json").write_bytes(listing(["data-00000-of-00001.arrow"]))
+    for name in ("part1.arrow", "part2.arrow", "cache-0123456789abcdef.arrow"):
+        arrow_file(tmp_path / name, name)
+    source = FilesDataSource([str(tmp_path)])
+    assert texts_of(source) == ["part1.arrow", "part2.arrow"]
+    said = "state.json lists other Arrow files than are there, so all of these are read: part1.arrow, part2.arrow"
+    assert f"{tmp_path}: {said}" in remarks(source)
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"), [("d.zip", "unpack it"), ("e.docx", "convert it to text"), ("f.dat", "set data.format")]
 )
