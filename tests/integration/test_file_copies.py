@@ -54,8 +54,21 @@ def test_copies_are_named(folder):
     for name in ("a copy.jsonl", "c/a.jsonl"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(lines(TEXTS))
-    sentence = "2 files have the sizes and the first bytes of others, so their records are read several times: "
-    assert said(folder) == ([sentence + "a.jsonl, c/a.jsonl"], 80)
+    sentence = "2 files seem to be copies of others, with their sizes, beginnings and ends; if so, their records are "
+    assert said(folder) == ([sentence + "read several times: a.jsonl, c/a.jsonl"], 80)
+
+
+@pytest.mark.parametrize("place", ["first", "last", "middle"])
+def test_files_that_differ_at_an_end_are_no_copies(tmp_path, place):
+    """Files of one size whose beginning or end differs are not named; of others it is said that they seem the same."""
+    texts = ["the same text " * 20] * 60
+    for number in range(3):
+        own = list(texts)
+        own[{"first": 0, "last": -1, "middle": 30}[place]] = f"text {number}"
+        (tmp_path / f"{number}.jsonl").write_bytes(lines(own))
+    sentences, documents = said(tmp_path)
+    assert documents == 180
+    assert ["seem to be copies" in each for each in sentences] == [True] * (place == "middle")
 
 
 def test_copies_of_tables_are_named(tmp_path):
@@ -63,9 +76,8 @@ def test_copies_of_tables_are_named(tmp_path):
     for name in ("a.parquet", "b.parquet"):
         pq.write_table(pa.table({"text": TEXTS}), tmp_path / name)
     ((sentence,), _) = said(tmp_path)
-    assert sentence.endswith(
-        "has the size and the first bytes of another, so its records are read several times: b.parquet"
-    )
+    assert sentence.startswith("1 file seems to be a copy of another")
+    assert sentence.endswith("its records are read several times: b.parquet")
 
 
 @pytest.mark.parametrize(("pack", "suffix"), [(gzip.compress, "gz"), (bz2.compress, "bz2")])
@@ -73,10 +85,10 @@ def test_a_packed_file_beside_the_unpacked_one_is_named(folder, pack, suffix):
     """A packed file is named if it holds the file of its name, and not if it holds something else."""
     (folder / f"a.jsonl.{suffix}").write_bytes(pack(lines(TEXTS)))
     (folder / f"b.jsonl.{suffix}").write_bytes(pack(lines(["something else"])))
-    sentence = "1 file begins, when it is unpacked, as another, so its records are read several times: "
+    sentence = "1 file seems to be another one in packed form, as it begins like it; if so, its records are "
     of_folder, of_copies = said(folder)[0]
     assert "files of several formats are read: " in of_folder
-    assert of_copies == sentence + f"a.jsonl.{suffix}"
+    assert of_copies == sentence + f"read several times: a.jsonl.{suffix}"
     assert said(folder)[1] == 61
 
 
