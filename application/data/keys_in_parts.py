@@ -10,7 +10,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from types import EllipsisType
 
     from numpy.typing import NDArray
 
@@ -22,8 +21,11 @@ _HELD_PARTS = 64
 class KeyStore(Protocol):
     """Stores named arrays in groups; each write is atomic, and methods raise ``StateError`` for a disk's error."""
 
-    def load(self, group: str, name: str, only: Collection[str] | None = None) -> Arrays | None:
-        """Return the arrays of this name, or those ``only`` names; None if there are none, or if they are damaged."""
+    def load(self, group: str, name: str, only: Collection[str] | None = None, row: int | None = None) -> Arrays | None:
+        """Return the arrays of this name, or those ``only`` names; None if there are none, or if they are damaged.
+
+        With ``row`` only this row of each is returned.
+        """
 
     def store(self, group: str, name: str, arrays: Arrays) -> None:
         """Store ``arrays`` under this name."""
@@ -62,7 +64,7 @@ class KeysInParts:
         """Return one row of the keys ``name`` of all documents, uint64 (documents,)."""
         column = np.empty(self.num_documents, np.uint64)
         for number in range(len(self._parts)):
-            column[self._starts[number] : self._starts[number + 1]] = self._load(number, name)[name][row]
+            column[self._starts[number] : self._starts[number + 1]] = self._load(number, name, row=row)[name]
         return column
 
     def some(self, name: str, row: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -71,7 +73,7 @@ class KeysInParts:
 
     def positions(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions in their units of the documents ``numbers``, int64 in increasing order, as int64."""
-        return self._gather(numbers, np.int64, "positions", ...)
+        return self._gather(numbers, np.int64, "positions", None)
 
     def units_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the units of the documents ``numbers``, both int64."""
@@ -85,12 +87,12 @@ class KeysInParts:
         found: NDArray[np.uint32] = pieces[int(ends[place]) : int(ends[place + 1])]
         return found
 
-    def _gather(self, numbers: NDArray[np.int64], dtype: Any, name: str, row: int | EllipsisType) -> NDArray[Any]:
+    def _gather(self, numbers: NDArray[np.int64], dtype: Any, name: str, row: int | None) -> NDArray[Any]:
         gathered = np.empty(len(numbers), dtype)
         cuts = np.searchsorted(numbers, self._starts)
         for part in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
             own = slice(cuts[part], cuts[part + 1])
-            gathered[own] = self._load(part, name)[name][row][numbers[own] - self._starts[part]]
+            gathered[own] = self._load(part, name, row=row)[name][numbers[own] - self._starts[part]]
         return gathered
 
     def _load_pieces(self, name: str, part: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -100,8 +102,8 @@ class KeysInParts:
         np.cumsum(sizes, out=ends[1:])
         return loaded[name], ends
 
-    def _load(self, number: int, *names: str) -> Arrays:
-        loaded = self._store.load(*self._parts[number], names)
+    def _load(self, number: int, *names: str, row: int | None = None) -> Arrays:
+        loaded = self._store.load(*self._parts[number], names, row)
         if loaded is None:
             raise KeysRemovedError
         return loaded

@@ -52,32 +52,40 @@ def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardC
 
 
 def load_arrays(
-    path: Path, cipher: ShardCipher | None = None, *, verify: bool, only: Collection[str] | None = None
+    path: Path,
+    cipher: ShardCipher | None = None,
+    *,
+    verify: bool,
+    only: Collection[str] | None = None,
+    row: int | None = None,
 ) -> Arrays:
     """Return the arrays in ``path``, or those named ``only``, read into memory and decrypted by ``cipher``.
 
-    Raises ``OSError``, and ``CorruptTokensError`` for a truncated file or, with ``verify``, for wrong bytes.
+    With ``row`` only this row of each is returned; without ``verify`` nothing else is read. Raises ``OSError``, and
+    ``CorruptTokensError`` for a truncated file or, with ``verify``, for wrong bytes.
     """
     with FileIO(path) as file:
         read: Callable[[int, int], bytes] = partial(read_at, file.fileno())
         size = os.fstat(file.fileno()).st_size
         if cipher is not None:
-            plain = cipher.decrypt(path.name, read(0, size))
-            read, size = lambda begin, num_bytes: plain[begin : begin + num_bytes], len(plain)
+            encrypted = cipher.open(path.name, file)
+            read, size = partial(cipher.read, encrypted), encrypted.size
         digest, places = _header(read, path, size)
         arrays: dict[str, NDArray[Any]] = {}
         whole = blake3()
-        for name, (dtype, shape, begin, num_bytes) in places.items():
+        for name, place in places.items():
             is_wanted = only is None or name in only
             if not (is_wanted or verify):
                 continue
+            dtype, shape, begin, num_bytes = place if row is None or verify else _row_of(place, row)
             data = read(begin, num_bytes)
             if len(data) < num_bytes:
                 raise CorruptTokensError(_TORN.format(path.name))
             if verify:
                 _add(whole, name, dtype, shape, data)
             if is_wanted:
-                arrays[name] = np.frombuffer(data, dtype).reshape(shape)
+                array = np.frombuffer(data, dtype).reshape(shape)
+                arrays[name] = array[row] if verify and row is not None else array
     if verify and whole.hexdigest() != digest:
         raise CorruptTokensError(_WRONG.format(path.name))
     return arrays
@@ -160,6 +168,12 @@ def _place(entry: Mapping[str, Any], header_end: int, size: int) -> _Place:
     if header_end + end > size or end - begin != dtype.itemsize * math.prod(shape):
         raise ValueError
     return dtype, shape, header_end + begin, end - begin
+
+
+def _row_of(place: _Place, row: int) -> _Place:
+    dtype, shape, begin, num_bytes = place
+    size = num_bytes // shape[0]
+    return dtype, shape[1:], begin + row * size, size
 
 
 def _hashed(file: FileIO, begin: int, size: int, whole: blake3) -> bytes:

@@ -56,17 +56,19 @@ class DuplicateFiles:
         self._ciphers: dict[str, ShardCipher] = {}
         self._verified: set[Path] = set()
 
-    def load(self, group: str, name: str, only: Collection[str] | None = None) -> Arrays | None:
+    def load(self, group: str, name: str, only: Collection[str] | None = None, row: int | None = None) -> Arrays | None:
         """Return the arrays that were stored under this name, or those ``only`` names; None if there are none.
 
-        A damaged file counts as missing. It is verified when it is read for the first time.
+        With ``row`` only this row of each is read. A damaged file counts as missing. It is verified, as a whole, when
+        it is read for the first time.
         """
         path = self._path(group, name)
         with reading(name, path.parent):
             if not path.exists():
                 return None
             try:
-                arrays = load_arrays(path, self._cipher(group), verify=path not in self._verified, only=only)
+                cipher, verify = self._cipher(group), path not in self._verified
+                arrays = load_arrays(path, cipher, verify=verify, only=only, row=row)
             except FileNotFoundError:  # removed meanwhile by another process
                 return None
             except CorruptTokensError as damage:

@@ -41,8 +41,9 @@ class MemoryKeys:
         self.arrays = {}
         self.removed = []
 
-    def load(self, group, name, only=None):
-        return self.arrays.get((group, name))
+    def load(self, group, name, only=None, row=None):
+        arrays = self.arrays.get((group, name))
+        return arrays if arrays is None or row is None else {key: arrays[key][row] for key in only}
 
     def store(self, group, name, arrays):
         self.arrays[group, name] = {key: array.copy() for key, array in arrays.items()}
@@ -230,12 +231,12 @@ def test_a_search_that_another_process_finished_is_not_done_again():
     expected = found(Duplicates([reader({"a": ["one", "one"]})], EXACT, MemoryKeys()))
 
     class Late(MemoryKeys):
-        def load(self, group, name, only=None):
+        def load(self, group, name, only=None, row=None):
             if name == "000000-000000" and (group, name) in self.arrays:
                 search.find()
                 self.remove(group)
                 self.arrays |= store.arrays
-            return super().load(group, name, only)
+            return super().load(group, name, only, row)
 
     assert found(Duplicates([reader({"a": ["one", "one"]})], EXACT, Late())) == expected
 
@@ -244,7 +245,7 @@ def test_keys_that_vanish_again_and_again_are_an_error():
     """A store that loses all keys ends the search with a sentence."""
 
     class Forgetful(MemoryKeys):
-        def load(self, group, name, only=None):
+        def load(self, group, name, only=None, row=None):
             return None
 
     with pytest.raises(StateError, match="again and again"):

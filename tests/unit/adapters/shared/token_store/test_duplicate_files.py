@@ -9,6 +9,7 @@ from holdfast.adapters.shared.token_store.duplicate_files import DUPLICATES, Dup
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
 from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.shared.token_store.token_erasure import TokenEraser
+from holdfast.application.data.keys_in_parts import KeysInParts
 from holdfast.domain.errors import ConfigurationError, StateError
 
 KEY, OTHER = b"\x01" * 32, b"\x02" * 32
@@ -103,6 +104,26 @@ def test_a_full_disk_is_an_error_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(TokenFileOperations, "write_file", full)
     with pytest.raises(StateError, match=DUPLICATES.replace(".", r"\.")):
         files_in(tmp_path).store("a", "two", ARRAYS)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_keys_are_read_once_row_by_row(tmp_path, monkeypatch, key):
+    """All columns of the keys of a search take the bytes of the keys once, encrypted or not, after one verification."""
+    files = files_in(tmp_path, key)
+    bands = np.random.default_rng(0).integers(0, 2**63, (16, 30_000), np.uint64)
+    for number in range(3):
+        own = {"bands": bands[:, number * 10_000 : (number + 1) * 10_000], "positions": np.arange(10_000)}
+        files.store("group", str(number), own)
+    keys = KeysInParts(files, [[("group", "0"), ("group", "1")], [("group", "2")]], [[10_000, 10_000], [10_000]])
+    assert (keys.column("bands", 3) == bands[3]).all()
+    num_bytes, pread = [], os.pread
+    monkeypatch.setattr(os, "pread", lambda *asked: num_bytes.append(len(data := pread(*asked))) or data)
+    for row in range(16):
+        assert (keys.column("bands", row) == bands[row]).all()
+    assert bands.nbytes <= sum(num_bytes) < 1.5 * bands.nbytes
+    some = np.array([1, 9_999, 10_000, 29_999])
+    assert keys.some("bands", 5, some).tolist() == bands[5][some].tolist()
+    assert keys.positions(some).tolist() == [1, 9_999, 0, 9_999]
 
 
 def test_a_file_that_is_cut_while_it_is_used_harms_no_arrays(tmp_path):
