@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +102,8 @@ def machine() -> str:
 
 
 def _section(name: str, description: str, figures: Sequence[Figure], packages: Sequence[str]) -> str:
-    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    known = {package: version(package) for package in packages if any(distributions(name=package))}
+    versions = ", ".join(f"{package} {number}" for package, number in known.items())
     rows = [("figure", "value", "goal", "met"), ("---", "---", "---", "---")]
     marks = {True: "yes", False: "no", None: ""}
     rows += [(figure.name, figure.value, figure.goal, marks[figure.is_met]) for figure in figures]
