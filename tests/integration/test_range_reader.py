@@ -26,7 +26,7 @@ from tests.support.faulty_server import STALL, TRUNCATE, Fault, faulty_server
 from tests.support.s3_server import s3_server
 
 CONTENT = random.Random(1).randbytes(100_000)
-QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=10)
+QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=60)
 HTTP = fsspec.filesystem("http")
 
 steps = st.lists(

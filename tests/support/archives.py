@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.state_store.archive.object_store import ObjectInfo
 
 FILES = {"model": b"weights" * 1000, "optimizer/state": b"moments" * 2000, "rng/rank-00000": b"r", "empty": b""}
-QUICK = RetryPolicy(first_delay=0.01, max_delay=0.02, deadline=10)
+QUICK = RetryPolicy(first_delay=0.01, max_delay=0.02, deadline=60)
 
 
 def committed(root: Path, step: int, files: Mapping[str, bytes] = FILES) -> Path:

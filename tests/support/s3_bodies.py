@@ -9,7 +9,7 @@ from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 from tests.support.faulty_server import faulty_server
 
 CONTENT = random.Random(3).randbytes(100_000)
-QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=10)
+QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=60)
 OWN = {"key": "AKIAEXAMPLE", "secret": "hush/hush+key", "token": "hushtoken"}
 NATIVE, PYTHON = "object_store/", "aiobotocore/"
 
