@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from xxhash import xxh3_128
 
-from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES, BlockDigests, VerifiedStream
+from holdfast.adapters.data_source.verified_stream import LOCAL_BLOCK_BYTES, BlockDigests, VerifiedStream
 from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.urls import describe
 
@@ -115,7 +115,7 @@ class ContentHashes:
             tap = HashingTap(self, file, begin, end)
             with VerifiedStream(raw, file, self.blocks, again, is_confirmed=True, tap=tap.feed) as stream:
                 stream.seek(begin)
-                buffer = bytearray(BLOCK_BYTES)
+                buffer = bytearray(LOCAL_BLOCK_BYTES)
                 while stream.tell() < end and stream.readinto(buffer):
                     pass
         except OSError as error:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import ContentHashes, HashingTap
 from holdfast.adapters.data_source.ranges import BEYOND_BYTES, STALL_SECONDS, ReadCounter, open_ranges
-from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES, VerifiedStream
+from holdfast.adapters.data_source.verified_stream import VerifiedStream, block_bytes
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
@@ -127,7 +127,7 @@ class FileAccess:
     ) -> io.BufferedReader[Any]:
         is_confirmed = file.is_local or self.confirms_remote
         stream = VerifiedStream(raw, file, self.contents.blocks, again, is_confirmed=is_confirmed, tap=tap)
-        return io.BufferedReader(stream, BLOCK_BYTES)
+        return io.BufferedReader(stream, block_bytes(file))
 
     def _ranges(self, file: ListedFile, **how: Any) -> io.BufferedReader[Any]:
         return open_ranges(

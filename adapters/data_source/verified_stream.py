@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from array import array
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,44 +20,52 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.data_source.listed_file import ListedFile
 
-BLOCK_BYTES = 1 << 17  # small enough to stay in a processor's cache while it is read, hashed and used
+LOCAL_BLOCK_BYTES = 1 << 19  # small enough for a cache; large, as each call that takes a block gives up the interpreter
+REMOTE_BLOCK_BYTES = 1 << 17  # small, as one more is fetched behind each part of a file
 _MOST_READINGS = 4
 _UNKNOWN = 0
 
 
+def block_bytes(file: ListedFile) -> int:
+    """Return the size of the blocks of ``file``."""
+    return LOCAL_BLOCK_BYTES if file.is_local else REMOTE_BLOCK_BYTES
+
+
 @final
 class BlockDigests:
-    """The digests of the blocks of files that were read, 8 bytes for each 128 KiB; any thread may add to them."""
+    """The digests of the blocks of files that were read, 8 bytes for each; any thread may add to them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._found: dict[tuple[str, str], array[int]] = {}
 
     def settle(
-        self, file: ListedFile, number: int, data: Buffer, again: Callable[[], Buffer], *, is_confirmed: bool
+        self, file: ListedFile, number: int, data: memoryview, again: Callable[[int], bytes], *, is_confirmed: bool
     ) -> Buffer:
         """Return the bytes of the block ``number`` of ``file``, of which ``data`` have just been read.
 
-        If they differ from those that were read earlier, the block is read again by ``again``: two equal readings
-        decide. With ``is_confirmed`` a block is also read again when it is read for the first time. Raises
-        ``StateError`` if the bytes are not those that were used earlier, or differ each time.
+        If they differ from those that were read earlier, the block is read again by ``again``, which takes the most
+        bytes to read: two equal readings decide. With ``is_confirmed`` a block is also read again when it is read for
+        the first time. Raises ``StateError`` if the bytes are not those that were used earlier, or differ each time.
         """
-        digest, known = _digest(data), self._known(file, number)
-        if known == _UNKNOWN and not (memoryview(data).nbytes and is_confirmed):
-            known = self._keep(file, number, digest) if memoryview(data).nbytes else digest
+        digest, known, size = _digest(data), self._known(file, number), block_bytes(file)
+        if known == _UNKNOWN and not data.nbytes:
+            return data
+        if known == _UNKNOWN and (not is_confirmed or _is_equal(again(min(data.nbytes + 1, size)), data)):
+            known = self._keep(file, number, digest)
         if digest == known:
             return data
         seen = set() if known == _UNKNOWN else {known}
         for _ in range(_MOST_READINGS):
             seen.add(digest)
-            data = again()
-            if (digest := _digest(data)) in seen:
+            right = again(size)
+            if (digest := _digest(right)) in seen:
                 break
         else:
             raise _refusal(file, number, "differ each time they are read")
         if self._keep(file, number, digest) != digest:
             raise _refusal(file, number, "are not those that were read and used earlier")
-        return data
+        return right
 
     def _known(self, file: ListedFile, number: int) -> int:
         found = self._found.get(_key(file), ())
@@ -80,8 +89,13 @@ def _digest(data: Buffer) -> int:
     return xxh3_64_intdigest(data) or 1
 
 
+def _is_equal(data: bytes, other: memoryview) -> bool:
+    # ``==`` would compare the items of a view one by one
+    return len(data) == other.nbytes and data.startswith(other)
+
+
 def _refusal(file: ListedFile, number: int, how: str) -> Exception:
-    name, begin = file.unit.name, number * BLOCK_BYTES
+    name, begin = file.unit.name, number * block_bytes(file)
     if file.is_local and not file.is_unchanged():
         return DataError(f"{name} was changed while it was read: run the command again, and leave the files unchanged")
     return StateError(
@@ -110,6 +124,7 @@ class VerifiedStream(io.RawIOBase):
     ) -> None:
         self._raw = raw
         self._file = file
+        self._block_bytes = block_bytes(file)
         self._digests = digests
         self._again = again
         self._is_confirmed = is_confirmed
@@ -144,12 +159,12 @@ class VerifiedStream(io.RawIOBase):
         if self._position == self._end:
             return 0
         target = memoryview(buffer).cast("B")
-        number, offset = divmod(self._position, BLOCK_BYTES)
-        if self._held[0] != number and not offset and len(target) >= BLOCK_BYTES:
-            size = self._read_block(number, target[:BLOCK_BYTES])
+        number, offset = divmod(self._position, self._block_bytes)
+        if self._held[0] != number and not offset and len(target) >= self._block_bytes:
+            size = self._read_block(number, target[: self._block_bytes])
         else:
             if self._held[0] != number:
-                block = memoryview(bytearray(BLOCK_BYTES))
+                block = memoryview(bytearray(self._block_bytes))
                 self._held = number, block[: self._read_block(number, block)]
             part = self._held[1][offset : offset + len(target)]
             size = len(part)
@@ -164,21 +179,21 @@ class VerifiedStream(io.RawIOBase):
 
     def start(self, position: int) -> None:
         """Start fetching the block of ``position`` and what follows, from a remote file, without waiting."""
-        self._raw.start(position // BLOCK_BYTES * BLOCK_BYTES)
+        self._raw.start(position // self._block_bytes * self._block_bytes)
 
     def _read_block(self, number: int, block: memoryview) -> int:
-        begin, size = number * BLOCK_BYTES, 0
+        begin, size = number * self._block_bytes, 0
         if self._behind != begin:
             self._raw.seek(begin)
-        while size < BLOCK_BYTES and (count := self._raw.readinto(block[size:])):
+        while size < self._block_bytes and (count := self._raw.readinto(block[size:])):
             size += count
         self._behind = begin + size
-        again = lambda: self._again(begin, BLOCK_BYTES)  # noqa: E731
+        again = partial(self._again, begin)
         found = self._digests.settle(self._file, number, block[:size], again, is_confirmed=self._is_confirmed)
         right = memoryview(found)
         size = right.nbytes
         block[:size] = right
-        self._end = begin + size if size < BLOCK_BYTES else self._end
+        self._end = begin + size if size < self._block_bytes else self._end
         if self._tap is not None:
             self._tap(begin, block[:size])
         return size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -32,13 +31,16 @@ class TextDocumentEncoder(DocumentEncoder, CountsText):
     @override
     def encode(self, records: Sequence[Record]) -> Encoded:
         encoded = self._encode([record.text for record in records])
-        prefix, suffix = (np.array(ids, encoded.ids.dtype) for ids in ids_around(self._tokenizer))
+        prefix, suffix = ids_around(self._tokenizer)
         offsets = encoded.offsets + np.arange(len(records) + 1) * (len(prefix) + len(suffix))
+        begins, ends = offsets[:-1] + len(prefix), offsets[1:] - len(suffix)
         ids = np.empty(offsets[-1], encoded.ids.dtype)
-        for part, (first, last) in zip(encoded, pairwise(offsets.tolist()), strict=True):
-            ids[first : first + len(prefix)] = prefix
-            ids[first + len(prefix) : last - len(suffix)] = part
-            ids[last - len(suffix) : last] = suffix
+        for part, begin, end in zip(encoded, begins.tolist(), ends.tolist(), strict=True):
+            ids[begin:end] = part
+        for number, token in enumerate(prefix):
+            ids[offsets[:-1] + number] = token
+        for number, token in enumerate(suffix):
+            ids[ends + number] = token
         return Encoded(ids, offsets)
 
     @override

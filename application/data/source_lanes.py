@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -19,7 +19,7 @@ from holdfast.domain.data.no_text import all_dropped, no_text
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from threading import Event
 
@@ -134,20 +134,15 @@ class SourceLanes:
             if not len(self._live):
                 yield self._deal_rest(places[done:])
                 return
-            numbers = self._live[samples[done:] % len(self._live)]
-            order = np.argsort(numbers, kind="stable")
-            bounds = [0, *(np.flatnonzero(np.diff(numbers[order])) + 1).tolist(), len(order)]
-            found = [order[a:b] for a, b in pairwise(bounds)]
-            lanes = [self._lanes[int(numbers[of_lane[0]])] for of_lane in found]
+            found = _by_lane(samples[done:], self._live)
+            lanes = [(self._lanes[number], of_lane) for number, of_lane in found.items()]
             missing = [
-                (int(of_lane[left]), lane)
-                for of_lane, lane in zip(found, lanes, strict=True)
-                if (left := lane.num_left(len(of_lane))) < len(of_lane)
+                (of_lane[left], lane) for lane, of_lane in lanes if (left := lane.num_left(len(of_lane))) < len(of_lane)
             ]
-            cut, ended = min(missing, key=lambda each: each[0], default=(len(numbers), None))
-            for of_lane, lane in zip(found, lanes, strict=True):
-                here = of_lane if ended is None else of_lane[of_lane < cut]
-                if len(here):
+            cut, ended = min(missing, key=lambda each: each[0], default=(len(samples) - done, None))
+            for lane, of_lane in lanes:
+                here = of_lane[: bisect_left(of_lane, cut)]
+                if here:
                     yield from lane.take(places[done:][here])
                     self.positions[lane.number] = lane.position
             if ended is not None:
@@ -205,6 +200,18 @@ class SourceLanes:
         raise DataError(no_text([unit.name for unit in units], statistics.drops))
 
 
+def _by_lane(samples: NDArray[np.int64], live: NDArray[np.int64]) -> Mapping[int, Sequence[int]]:
+    """Return which of the increasing ``samples`` each of the lanes ``live`` gives, as their indices in order."""
+    first, size = int(samples[0]), len(live)
+    if int(samples[-1]) - first == len(samples) - 1:
+        turns = range(min(size, len(samples)))
+        return {int(live[(first + turn) % size]): range(turn, len(samples), size) for turn in turns}
+    found: dict[int, list[int]] = {}
+    for place, number in enumerate(live[samples % size].tolist()):  # sorting by numpy would give up the interpreter
+        found.setdefault(number, []).append(place)
+    return found
+
+
 class _Known(NamedTuple):
     """What is known of a window: its start, its rows, the next start, and the rest in the last one of an epoch."""
 
@@ -227,6 +234,7 @@ class _Lane:
         self._place = place._replace(taken=0)  # where the first window that is not known begins
         self._taken = max(0, place.taken)
         self._known: deque[_Known] = deque()
+        self._left = -self._taken  # of the rows that are known
         self._hears = True
         is_own = self.owner == access.share.rank
         self._stream = _WindowStream(reader, self._place, access, key) if is_own else None
@@ -234,12 +242,13 @@ class _Lane:
 
     def num_left(self, most: int) -> int:
         """Return the number of rows that are left in the epoch, at most ``most``."""
-        while (left := sum(known.num_rows for known in self._known) - self._taken) < most and not self._is_complete:
+        while self._left < most and not self._is_complete:
             self._learn()
-        return min(left, most)
+        return min(self._left, most)
 
     def take(self, places: NDArray[np.int64]) -> Iterator[Dealt]:
         """Yield the next rows, of which there are enough, for ``places``."""
+        self._left -= len(places)
         done = 0
         while done < len(places):
             known = self._known[0]
@@ -272,7 +281,7 @@ class _Lane:
     def turn(self, epoch: int) -> None:
         """Go on with the beginning of ``epoch``."""
         self._known.clear()
-        self._place, self._taken, self.is_over = LanePosition(epoch), 0, False
+        self._place, self._taken, self._left, self.is_over = LanePosition(epoch), 0, 0, False
         if self.owner != self._access.share.rank:
             self.close()
 
@@ -290,6 +299,7 @@ class _Lane:
     def _learn(self) -> None:
         known = self._heard() or self._read(self._place)
         self._known.append(known)
+        self._left += known.num_rows
         self._place = known.next_start
 
     def _heard(self) -> _Known | None:

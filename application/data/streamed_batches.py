@@ -215,6 +215,10 @@ class StreamedBatches:
     def _own(self, dealt: Sequence[tuple[int, Dealt]], num_rows: int, cursor: Cursor) -> DealtRows:
         """Return the rows of this rank in a batch of ``num_rows`` rows that were ``dealt``."""
         ranks = self._share.ranks
+        if ranks == 1:
+            found = [each.rows(0, len(each.places)) for _, each in dealt]
+            places = np.concatenate([each.places for _, each in dealt])
+            return DealtRows(found, [source for source, _ in dealt], places, cursor, num_rows)
         size = -(-num_rows // ranks)
         rank_of = _share_out(dealt, num_rows, ranks)
         own = np.flatnonzero(rank_of == self._share.rank)
@@ -262,8 +266,6 @@ def _present(of_rows: NDArray[np.int64]) -> Sequence[int]:
 
 def _share_out(dealt: Sequence[tuple[int, Dealt]], num_rows: int, ranks: int) -> NDArray[np.int64]:
     """Return the rank that takes each row, int64: the one that read it while it has room, else one with room."""
-    if ranks == 1:
-        return np.zeros(num_rows, np.int64)
     rank_of, size = np.full(num_rows, NO_OWNER), -(-num_rows // ranks)
     for _, (places, owner, _) in dealt:
         rank_of[places] = owner

@@ -95,7 +95,8 @@ def _rows_of(values: NDArray[_Value], pieces: Pieces, length: int) -> NDArray[_V
 
 def join_rows(parts: Sequence[LaidOutRows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
     """Return a batch of ``shape`` with the rows of ``parts``, in order, at ``places``; all other rows are empty."""
-    input_ids, row_lengths = np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
+    new = np.empty if len(places) == shape[0] else np.zeros
+    input_ids, row_lengths = new(shape, np.int64), new(shape[0], np.int64)
     if not parts:
         return Batch(input_ids, np.zeros(0, np.int64), row_lengths, cursor)
     input_ids[places] = np.concatenate([part.ids for part in parts])

@@ -21,7 +21,7 @@ from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats import txt
 from holdfast.adapters.data_source.formats.compression import zstd
 from holdfast.adapters.data_source.formats.records import Limits, Reading
-from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES
+from holdfast.adapters.data_source.verified_stream import REMOTE_BLOCK_BYTES
 from holdfast.ports.data_source import Rejected
 from tests.support.faulty_server import faulty_server
 from tests.support.reading import read_all, texts_of
@@ -392,9 +392,9 @@ def test_of_many_expected_parts_the_oldest_are_given_up():
     """No more than 32 expected parts are kept: when all are read, those expected before are asked for once more."""
     lines = b"".join(b'{"text": "%6000d"}\n' % number for number in range(1000))
     with faulty_server(files={"/x.jsonl": lines}) as server:
-        source = FilesDataSource([f"{server.url}/x.jsonl"], limits=Limits(unit_bytes=BLOCK_BYTES))
+        source = FilesDataSource([f"{server.url}/x.jsonl"], limits=Limits(unit_bytes=REMOTE_BLOCK_BYTES))
         units = source.units()[:40]
-        firsts = [f"/x.jsonl bytes={max(0, unit.start - BLOCK_BYTES)}-" for unit in units]
+        firsts = [f"/x.jsonl bytes={max(0, unit.start - REMOTE_BLOCK_BYTES)}-" for unit in units]
         server.requests.clear()
         for begin, end in ((0, 8), (8, 40)):  # what is given up was asked for by then
             for unit in units[begin:end]:

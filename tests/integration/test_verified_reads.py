@@ -19,7 +19,7 @@ from holdfast.adapters.data_source import content_hashes, file_access
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.adapters.data_source.remote_file import RemoteFile
-from holdfast.adapters.data_source.verified_stream import BLOCK_BYTES
+from holdfast.adapters.data_source.verified_stream import LOCAL_BLOCK_BYTES
 from holdfast.adapters.tokenizer import train
 from holdfast.application.data.choose_holdout import choose_holdout
 from holdfast.domain.data.holdout import Holdout
@@ -27,7 +27,7 @@ from holdfast.domain.errors import StateError
 from tests.support.command_line import corpus, run_here, tiny
 from tests.support.faulty_server import faulty_server
 
-TEXTS = [f"document {number} tells of rivers and roads " + "a" * 300 for number in range(900)]
+TEXTS = [f"document {number} tells of rivers and roads " + "a" * 1400 for number in range(900)]
 LINES = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in TEXTS)
 WRITERS = {
     "a.jsonl": lambda path: path.write_bytes(LINES),
@@ -108,10 +108,10 @@ def test_bytes_that_stay_different_are_refused_with_their_place(tmp_path):
     source, status = FilesDataSource([str(path)]), path.stat()
     texts_of(source)
     wrong = bytearray(LINES)
-    wrong[BLOCK_BYTES + 50] ^= 1
+    wrong[LOCAL_BLOCK_BYTES + 50] ^= 1
     path.write_bytes(wrong)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(StateError, match=r"a\.jsonl: the bytes from 131,072 on are not those that were read"):
+    with pytest.raises(StateError, match=r"a\.jsonl: the bytes from 524,288 on are not those that were read"):
         texts_of(source)
 
 
