@@ -292,8 +292,8 @@ class Run:
             budget, is_quiet = container.budget(), self._is_quiet
             self._screen = open_screen(self._overrides, self.settings, budget, self._own_report, is_quiet=is_quiet)
             stack.callback(self._screen.close)
-            self._screen.say(*folder.sentences_on_copy)
-            stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
+            self._screen.say(*folder.opening_remarks)
+            stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox, self._report))
         self.settings = with_former_settings(self.settings, folder.began_with())
         folder.begin(dump_settings(self.settings), self.origins)
         self.has_folder = True

@@ -170,11 +170,11 @@ class TieredStateStore(StateStore):
         earlier = read()
         return replace(earlier, rejected=(*rejected, *earlier.rejected))
 
-    def recall(self, name: str) -> bytes | None:
-        """Return the file ``name`` of the newest checkpoint; the next load returns the rejected ones too."""
+    def recall(self, name: str) -> tuple[Loaded, bytes | None]:
+        """Return what the function ``recall`` does; the next load returns the rejected checkpoints too."""
         loaded, found = recall(self, name)
         self._rejected = loaded.rejected
-        return found
+        return loaded, found
 
     def check_owner(self, run: str | None) -> None:
         """Raise ``StateError`` if the archive holds copies of a run whose id is not ``run``."""

@@ -32,7 +32,7 @@ def verify_while_read(
     memory of ``use`` after the read. If files are damaged, that is raised in place of exceptions of ``use``. If the
     files are sound but ``use`` got wrong bytes, it is called once more, with each byte hashed before it gets it.
     """
-    small = {file.path: _read_small(files, folder, file) for file in stored if file.size < _LARGE}
+    small = {file.path: read_verified(files, folder, file) for file in stored if file.size < _LARGE}
     large = [file for file in stored if file.path not in small]
     for at_once in (False, True):
         reading = _Reading(files, folder, small, at_once=at_once)
@@ -47,7 +47,8 @@ def verify_while_read(
     raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, "its files return different bytes each time they are read")
 
 
-def _read_small(files: FileOperations, folder: Path, stored: CheckpointFile) -> bytes:
+def read_verified(files: FileOperations, folder: Path, stored: CheckpointFile) -> bytes:
+    """Return the bytes of the small file ``stored`` of ``folder``; raises ``CorruptCheckpoint`` if they are wrong."""
     for _ in range(2):
         with files.open_file(folder / stored.path) as file:
             data = file.readall()

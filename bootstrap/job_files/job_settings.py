@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.bootstrap.operations.repeat_command import with_defaults
-from holdfast.bootstrap.run_folder.folder import flatten
+from holdfast.bootstrap.run_folder.record_file import flatten
 from holdfast.configs.plain import to_plain
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.run_names import names_itself

@@ -14,8 +14,9 @@ from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.checkpoint_erasure import Eraser
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
-from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
+from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.state_stores import archive_of

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.operations.export_model import export
 from holdfast.bootstrap.operations.export_order import ExportOrder
 from holdfast.bootstrap.operations.named_checkpoint import place_of
-from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.wiring.asked_trust import TASKS, trust_of_suites
 from holdfast.bootstrap.wiring.suite_process import MISSING, PACKAGE, SCRATCH
 from holdfast.bootstrap.wiring.verified_copy import scratch_of

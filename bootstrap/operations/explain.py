@@ -12,9 +12,9 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.operations.trust import note_trust
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
-from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LONGEST = 500
+_TOLD = {"from_step", "restored_from"}  # of the history in run.json
 _WORDS = {
     "CheckpointFailed": ("save", "failed, and training continued"),
     "CheckpointRejected": ("checkpoint", "damaged and quarantined"),
@@ -86,7 +87,11 @@ def explain(run: Path) -> str:
         _steps_of(record),
         is_locked(run),
         record.get("start", {}),
-        [entry for entry in record["history"] if isinstance(entry, dict) and isinstance(entry.get("from_step"), dict)],
+        [
+            entry
+            for entry in record["history"]
+            if isinstance(entry, dict) and {"from_step", "restored_from"} & entry.keys()
+        ],
     )
     note = note_trust(run)
     lines = [*_lines(run, story), *([note] if note else [])]
@@ -114,8 +119,10 @@ def _lines(run: Path, story: Story) -> Iterator[str]:
         steps = ", ".join(str(story.events[number].get("step")) for number in story.starts[-10:])
         yield f"started {len(story.starts)} times, at steps {steps}"
     for entry in story.returns[-10:]:
-        went = entry["from_step"]
-        yield f"went back from step {went.get('left')} to {went.get('step')} by --from-step at {entry.get('time')}"
+        if isinstance(went := entry.get("from_step"), dict):
+            yield f"went back from step {went.get('left')} to {went.get('step')} by --from-step at {entry.get('time')}"
+        else:
+            yield f"run.json was put back as {entry.get('restored_from')} holds it at {entry.get('time')}"
     counts = Counter(str(event.get("event")) for event in story.events)
     yield from (f"{counted(counts[kind], noun)} {words}" for kind, (noun, words) in _WORDS.items() if counts[kind])
     yield from _restarts(run)

@@ -25,7 +25,7 @@ from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
 from holdfast.bootstrap.operations.report_facts import name_of_run
 from holdfast.bootstrap.operations.trained_model import open_trained
 from holdfast.bootstrap.process.program import called_as
-from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.export_format import ExportFormat

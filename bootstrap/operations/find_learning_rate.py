@@ -17,8 +17,9 @@ from holdfast.bootstrap.process.exit_codes import ExitCode
 from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import Supervisor
-from holdfast.bootstrap.run_folder.folder import changed_settings, is_for_all_ranks, read_record
+from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import changed_settings, read_record
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.strict_yaml import write_yaml

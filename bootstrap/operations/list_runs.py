@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.bootstrap.process.text_table import cut, table_within
-from holdfast.bootstrap.run_folder.folder import TRAINING, flatten, read_record, versions_read
+from holdfast.bootstrap.run_folder.folder import TRAINING, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import flatten, read_record
 from holdfast.bootstrap.run_folder.run_lock import is_locked
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted

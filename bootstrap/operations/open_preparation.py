@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
-from holdfast.bootstrap.run_folder.folder import RULES, began_with, read_record, rules_of
+from holdfast.bootstrap.run_folder.folder import began_with
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import RULES, read_record, rules_of
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_settings
 from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow

@@ -16,8 +16,9 @@ from holdfast.application.data.rejected_records import reason_of
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
 from holdfast.bootstrap.operations.run_view import RunView
-from holdfast.bootstrap.run_folder.folder import read_whole_record, versions_read
+from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import read_whole_record
 from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
 from holdfast.bootstrap.wiring.record_files import rejected_in
 from holdfast.bootstrap.wiring.version_store import VersionStore

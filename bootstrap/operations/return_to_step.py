@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.operations.named_checkpoint import refuse_other
-from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
+from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import with_former_settings
 from holdfast.bootstrap.wiring.process_group import is_restart
@@ -42,15 +44,16 @@ def return_to(
         )
         return
     directory = settings.run.directory
-    read_record(directory)
+    if not RunLayout(directory).holds_checkpoints:
+        read_record(directory)  # the folder of a run whose record is lost has checkpoints
     with closing(RunFolder(directory)) as folder:
-        for sentence in folder.sentences_on_copy:
+        for sentence in folder.opening_remarks:
             report(sentence)
         alone = {"process_group": SingleProcessGroup()}  # the ranks meet for the run itself, not for this
         container = assemble(settings, directory, alone, report=report, keep_choice=folder.decide)
-        folder.begin(dump_settings(with_former_settings(settings, folder.began_with())))
         store = container.state_store()
-        with archive_in_use(store, directory, Inbox()):
+        with archive_in_use(store, directory, Inbox(), report):
+            folder.begin(dump_settings(with_former_settings(settings, folder.began_with())))
             left = _verified(store, step, settings)
             if left == step:
                 report(f"{directory} is at step {step} already")

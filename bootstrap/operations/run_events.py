@@ -190,3 +190,49 @@ def _words_in(name: str) -> str:
 
 def _details(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in ("event", "time", "tokens", "samples")}
+
+
+def notes_of_history(record: Mapping[str, Any]) -> list[RunNote]:
+    """Return the changes that people made between two starts."""
+    notes = []
+    for entry in record.get("history", []):
+        if not isinstance(entry, dict):
+            continue
+        time = entry.get("time") if isinstance(entry.get("time"), str) else None
+        if isinstance(entry.get("copied_from"), str):
+            text = f"this is a copy of {entry['copied_from']}, with another id from here on"
+            notes.append(RunNote(time, None, "copy", "info", text))
+        if isinstance(entry.get("restored_from"), str):
+            text = f"run.json was lost or damaged, and was put back as {entry['restored_from']} holds it"
+            notes.append(RunNote(time, None, "record", "warning", text))
+        if isinstance(entry.get("changed"), dict):
+            text = f"settings changed: {', '.join(entry['changed'])}"
+            notes.append(RunNote(time, None, "settings", "info", text))
+        if "data" in entry:
+            notes.append(RunNote(time, None, "data", "warning", f"continued with other data: {entry['data']}"))
+        if isinstance(went := entry.get("from_step"), dict):
+            text = f"went back from step {went.get('left')} to {went.get('step')} by --from-step"
+            notes.append(RunNote(time, went.get("step"), "roll-back", "warning", text, is_marked=True))
+    return notes
+
+
+def notes_of_start(start: Mapping[str, Any]) -> list[RunNote]:
+    """Return the reason why the last start ended before it trained."""
+    if "error" not in start:
+        return []
+    text = f"the last start ended while it was {start.get('phase', 'starting')}: {start['error']}"
+    return [RunNote(start.get("time"), None, "failed start", "error", text)]
+
+
+def note_of_restart(record: Mapping[str, Any]) -> RunNote:
+    """Return the note on a death of a supervised run."""
+    words = f"a start crashed: {record.get('cause')}"
+    if isinstance(lost := record.get("lost_steps"), int):
+        words += f", {lost} steps after its last checkpoint"
+    if record.get("gave_up"):
+        words += f"; the supervisor gave up: {record['gave_up']}"
+    step = record.get("step")
+    time = record.get("time")
+    return RunNote(
+        time if isinstance(time, str) else None, step if isinstance(step, int) else None, "crash", "error", words, True
+    )

@@ -25,12 +25,19 @@ from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.operations.metrics_reader import MetricsReader
 from holdfast.bootstrap.operations.run_checkpoints import CheckpointList
-from holdfast.bootstrap.operations.run_events import EventNotes, RunNote
+from holdfast.bootstrap.operations.run_events import (
+    EventNotes,
+    RunNote,
+    note_of_restart,
+    notes_of_history,
+    notes_of_start,
+)
 from holdfast.bootstrap.operations.run_progress import TimeRecord, share_of, time_left
 from holdfast.bootstrap.operations.run_state import state_of
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
-from holdfast.bootstrap.run_folder.folder import flatten, read_whole_record, versions_read
+from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import flatten, read_whole_record
 from holdfast.domain.errors import StateError
 from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.urls import describe
@@ -304,9 +311,9 @@ class RunView:
         return True
 
     def _all_notes(self) -> list[RunNote]:
-        notes = [*self._event_notes.all(), *_history(self._record)]
-        notes += [_restart(record) for record in self._restarts.records]
-        notes += _failed_start(self._record.get("start", {}))
+        notes = [*self._event_notes.all(), *notes_of_history(self._record)]
+        notes += [note_of_restart(record) for record in self._restarts.records]
+        notes += notes_of_start(self._record.get("start", {}))
         notes.sort(key=lambda note: note.time or "")
         return notes[-_MOST_NOTES:]
 
@@ -356,45 +363,3 @@ def _origin(name: str, origins: Mapping[str, str]) -> str:
     parts = name.split(".")
     names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next((origins[each] for each in names if each in origins), "default")
-
-
-def _history(record: Mapping[str, Any]) -> list[RunNote]:
-    """Return the changes that people made between two starts."""
-    notes = []
-    for entry in record.get("history", []):
-        if not isinstance(entry, dict):
-            continue
-        time = entry.get("time") if isinstance(entry.get("time"), str) else None
-        if isinstance(entry.get("copied_from"), str):
-            text = f"this is a copy of {entry['copied_from']}, with another id from here on"
-            notes.append(RunNote(time, None, "copy", "info", text))
-        if isinstance(entry.get("changed"), dict):
-            text = f"settings changed: {', '.join(entry['changed'])}"
-            notes.append(RunNote(time, None, "settings", "info", text))
-        if "data" in entry:
-            notes.append(RunNote(time, None, "data", "warning", f"continued with other data: {entry['data']}"))
-        if isinstance(went := entry.get("from_step"), dict):
-            text = f"went back from step {went.get('left')} to {went.get('step')} by --from-step"
-            notes.append(RunNote(time, went.get("step"), "roll-back", "warning", text, is_marked=True))
-    return notes
-
-
-def _failed_start(start: Mapping[str, Any]) -> list[RunNote]:
-    """Return the reason why the last start ended before it trained."""
-    if "error" not in start:
-        return []
-    text = f"the last start ended while it was {start.get('phase', 'starting')}: {start['error']}"
-    return [RunNote(start.get("time"), None, "failed start", "error", text)]
-
-
-def _restart(record: Mapping[str, Any]) -> RunNote:
-    words = f"a start crashed: {record.get('cause')}"
-    if isinstance(lost := record.get("lost_steps"), int):
-        words += f", {lost} steps after its last checkpoint"
-    if record.get("gave_up"):
-        words += f"; the supervisor gave up: {record['gave_up']}"
-    step = record.get("step")
-    time = record.get("time")
-    return RunNote(
-        time if isinstance(time, str) else None, step if isinstance(step, int) else None, "crash", "error", words, True
-    )

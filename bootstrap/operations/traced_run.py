@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trained_model import as_begun
-from holdfast.bootstrap.run_folder.folder import read_record, rules_of
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import read_record, rules_of
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring.access_roles import require_to_read
 from holdfast.bootstrap.wiring.assembly import assemble

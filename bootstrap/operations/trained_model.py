@@ -15,8 +15,8 @@ from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, us
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
-from holdfast.bootstrap.run_folder.folder import UNSEALED, changes_since, read_record, rules_of
 from holdfast.bootstrap.run_folder.layout import RECORD
+from holdfast.bootstrap.run_folder.record_file import UNSEALED, read_record, rules_of, unlike_members
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.assembly import Around, assemble
 from holdfast.bootstrap.wiring.build_model import network_of
@@ -228,14 +228,7 @@ def _compared(record: Mapping[str, Any], copy: VerifiedCopy, folder: Path) -> Ve
     """
     if record["schema"] != UNSEALED or not (copy.folder / RECORD).is_file():
         return copy
-    held = read_record(copy.folder)
-    told = {key for entry in record["history"] for key in entry.get("changed", ())}
-    unlike = [key for key in changes_since(held["settings"], record["settings"]) if key not in told]
-    for name, entry in held["auto"].items():
-        now = record["auto"].get(name, {})
-        if now.get("value") != entry["value"] and now.get("reason", entry["reason"]) == entry["reason"]:
-            unlike.append(name)
-    if unlike:
+    if unlike := unlike_members(read_record(copy.folder), record):
         which = f"{unlike[0]} in {RECORD} is not what {folder} holds, and no change of it is recorded"
         msg = f"{which}: put back {folder / RECORD}"
         raise StateError(msg)

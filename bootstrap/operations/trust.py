@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.wiring.asked_trust import asked_trust, trust_of_suites
 from holdfast.configs.settings_layers import load_settings, restore_settings
 from holdfast.domain.errors import ConfigurationError, TrainingError

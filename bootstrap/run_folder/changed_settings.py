@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bootstrap.run_folder.folder import changed_settings, flatten
+from holdfast.bootstrap.run_folder.record_file import changed_settings, flatten
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.strict_yaml import write_yaml
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_alike, read_regular
-from holdfast.adapters.shared.files.sealed_json import HASH, sealed, unsealed
-from holdfast.bootstrap.run_folder.layout import RECORD, STUDY_RECORD, RunLayout
+from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
+from holdfast.bootstrap.run_folder.record_file import (
+    RULES,
+    SCHEMA,
+    changes_since,
+    read_record,
+    replace_record,
+    restore_record,
+    rules_of,
+    stored_record,
+    text_of,
+)
 from holdfast.bootstrap.run_folder.run_lock import take_lock
-from holdfast.configs.aliases import with_current_names
-from holdfast.configs.rendering import dump_settings
 from holdfast.configs.run_names import is_below, is_identity, source_of_path
-from holdfast.configs.settings_layers import restore_settings
-from holdfast.domain.data.data_files import LATEST_RULES
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -30,15 +33,6 @@ if TYPE_CHECKING:
 TRAINING = "training"
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
-RULES: Mapping[str, int] = MappingProxyType(
-    {**dict.fromkeys(("parameter_groups", "mixture_stages", "blank_texts", "row_order", "text_bytes"), 2)}
-    | {"files": LATEST_RULES}
-)
-"""The newest version of each rule whose results have changed; a run keeps the version that it began with."""
-_SCHEMA = 2
-UNSEALED = 1  # the schema of records without a hash
-_MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
-_SECTIONS = ("run", "data", "model")
 # Further settings that must be equal on all ranks of a run.
 _EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store", "model.gradient_checkpointing")
 
@@ -59,6 +53,7 @@ class RunFolder:
         self._kept: dict[str, Any] = {}
         try:
             _refuse_links(RunLayout(path))
+            self._restored = restore_record(path)
             self._separate_copy()
         except BaseException:
             self.close()
@@ -81,7 +76,7 @@ class RunFolder:
         self._kept = deepcopy(self.record)
         if not self.record or self.record.get("start", {}).get("is_first"):
             self._refuse_orphans()
-            blank: dict[str, Any] = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
+            blank: dict[str, Any] = {"schema": SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
             self.record = blank | {"id": self.record["id"]} if self.record else blank
         else:
             self.settings_before = self.record["settings"]
@@ -111,13 +106,13 @@ class RunFolder:
     def enter(self, phase: str) -> None:
         """Record in ``run.json`` that this start has reached ``phase``, without any other change."""
         self.record["start"]["phase"] = phase
-        replace_record(self.path, _text_of(self._kept | {"start": self.record["start"]}))
+        replace_record(self.path, text_of(self._kept | {"start": self.record["start"]}))
 
     def note(self, entry: Mapping[str, Any]) -> None:
         """Add ``entry``, an action on the run, to the history in ``run.json``, with the time."""
         history = [*self._kept["history"], {"time": _now(), **entry}]
         self._kept = self._kept | {"history": history}
-        replace_record(self.path, _text_of(self._kept))
+        replace_record(self.path, text_of(self._kept))
 
     def fail(self, error: str) -> bool:
         """Record in ``run.json`` the ``error`` that ended this start, unless ``write`` came first; return whether."""
@@ -166,13 +161,13 @@ class RunFolder:
         return sum("data" in entry for entry in self.record["history"])
 
     @property
-    def sentences_on_copy(self) -> Sequence[str]:
-        """Return a sentence if the folder turned out to be a copy of a run that is still there."""
+    def opening_remarks(self) -> Sequence[str]:
+        """Return a sentence if the record was put back, and one if the folder is a copy of another run."""
         text = (
             f"this is a copy of {self.copied_from}, which is still there: it is a run of its own now, with another id "
             "(a folder that was moved, not copied, continues the same run)"
         )
-        return [] if self.copied_from is None else [text]
+        return [*filter(None, [self._restored]), *([] if self.copied_from is None else [text])]
 
     def _separate_copy(self) -> None:
         """Give a copy of a run whose original is still at its place an id of its own.
@@ -180,26 +175,27 @@ class RunFolder:
         Trackers, ledger and archive know a run by its id: two runs of one id would replace each other's data.
         """
         try:
-            record = read_record(self.path)
+            record = stored_record(self.path)
             former, identity, here = record["folder"], record["id"], str(self.path.absolute())
         except (StateError, KeyError):  # there is none, or of an earlier version; what is damaged is found later
             return
         if not isinstance(former, str) or former == here or not _is_at(Path(former), identity, self.path):
             return
         history = [*record["history"], {"time": _now(), "copied_from": former, "id": identity}]
-        replace_record(self.path, _text_of(record | {"id": uuid4().hex, "folder": here, "history": history}))
+        replace_record(self.path, text_of(record | {"id": uuid4().hex, "folder": here, "history": history}))
         self.copied_from = former
         with suppress(OSError):
             RunLayout(self.path).trackers.unlink(missing_ok=True)  # the new run of each lacks all metrics
 
     def _refuse_orphans(self) -> None:
         if RunLayout(self.path).holds_checkpoints:
-            msg = f"{self.path} holds checkpoints but no {RECORD} that describes them: set it aside with --fresh"
+            msg = f"{self.path} holds checkpoints, none with a sound copy of the {RECORD} that it lacks: set it aside "
+            msg += "with --fresh"
             raise StateError(msg)
 
     def as_json(self) -> str:
         """Return the text that ``write`` writes."""
-        return _text_of(self.record)
+        return text_of(self.record)
 
     def write(self) -> None:
         """Replace ``run.json`` atomically: the run has begun."""
@@ -216,7 +212,7 @@ class RunFolder:
 def _is_at(folder: Path, identity: str, other: Path) -> bool:
     """Return whether another folder than ``other`` holds the run of this id."""
     try:
-        if folder.samefile(other) or read_record(folder).get("id") != identity:
+        if folder.samefile(other) or stored_record(folder).get("id") != identity:
             return False
     except (OSError, StateError, ValueError):
         return False
@@ -236,85 +232,6 @@ def _refuse_links(layout: RunLayout) -> None:
         raise StateError(msg)
 
 
-def _text_of(record: dict[str, Any]) -> str:
-    return json.dumps(sealed(record | {"schema": _SCHEMA}), indent=1)
-
-
-def replace_record(path: Path, text: str) -> None:
-    """Replace ``run.json`` of the run folder ``path`` atomically; raises ``StateError`` if it cannot be written."""
-    try:
-        replace_file(path / RECORD, text.encode())
-    except OSError as error:
-        msg = f"{path / RECORD} cannot be written: {error.strerror}"
-        raise StateError(msg) from error
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Return ``run.json`` of the run folder ``path``, with the current names of renamed settings.
-
-    Raises ``StateError`` if it is missing, damaged or unreadable.
-    """
-    try:
-        record = json.loads(read_alike(path / RECORD))
-        if record["schema"] > _SCHEMA:
-            msg = f"{path} was written by a newer holdfast: upgrade to read it"
-            raise StateError(msg)
-        if record["schema"] != UNSEALED:
-            record = unsealed({HASH: "", **record})
-        _check_members(record)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"{path} is not a run folder: it has no {RECORD}"
-        if (path / STUDY_RECORD).is_file():
-            msg = f"{path} is a study of tune: name the run folder of a trial, such as {path / 'trial-0000'}"
-        raise StateError(msg) from error
-    except OSError as error:
-        msg = f"{path / RECORD} cannot be read: {error.strerror}"
-        raise StateError(msg) from error
-    except (ValueError, KeyError, TypeError) as error:
-        msg = f"{path / RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
-        raise StateError(msg) from error
-    return {**record, "settings": with_current_names(record["settings"])}
-
-
-def read_whole_record(path: Path) -> dict[str, Any]:
-    """Return ``read_record(path)``; raises ``StateError`` also if a part that pages and reports show is no mapping."""
-    record = read_record(path)
-    parts = {f"settings.{name}": record["settings"].get(name, {}) for name in _SECTIONS}
-    parts |= {"origins": record.get("origins") or {}, "settings.run.budget": _budget_in(record["settings"])}
-    if odd := [name for name, part in parts.items() if not isinstance(part, dict)]:
-        msg = f"{path / RECORD} is damaged ({odd[0]} is not a mapping): set the folder aside with --fresh"
-        raise StateError(msg)
-    return record
-
-
-def _budget_in(settings: Mapping[str, Any]) -> Any:
-    run = settings.get("run")
-    return run.get("budget", {}) if isinstance(run, dict) else {}
-
-
-def _check_members(record: Mapping[str, Any]) -> None:
-    for name, kind in _MEMBERS.items():
-        if not isinstance(record[name], kind):
-            msg = f"{name} is not a {kind.__name__}"
-            raise TypeError(msg)
-    rules = record.get("rules", {})
-    if not isinstance(rules, dict) or not all(type(version) is int for version in rules.values()):
-        msg = "rules is not a mapping to numbers"
-        raise TypeError(msg)
-    if not all(isinstance(decided["value"], str) for decided in record["auto"].values()):
-        msg = "auto holds a value that is not text"
-        raise TypeError(msg)
-    if "start" in record and datetime.fromisoformat(record["start"]["time"]).tzinfo is None:
-        msg = "the time of its start has no time zone"
-        raise ValueError(msg)
-
-
-def rules_of(record: Mapping[str, Any]) -> dict[str, int]:
-    """Return the version of each rule that the run of ``record`` follows; a run that recorded none began with 1."""
-    recorded = record.get("rules", {})
-    return {name: int(recorded.get(name, 1)) for name in RULES}
-
-
 def versions_read(record: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
     """Return the ``id``, ``name`` and ``cache`` of each version that a run has read, the newest last.
 
@@ -326,32 +243,6 @@ def versions_read(record: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
 
 def _is_version(entry: object) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(name), str) for name in ("id", "name", "cache"))
-
-
-def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return each dotted key whose value differs, with both values."""
-    flat_old, flat_new = flatten(old), flatten(new)
-    return {
-        key: (flat_old.get(key), flat_new.get(key))
-        for key in sorted({*flat_old, *flat_new})
-        if flat_old.get(key) != flat_new.get(key)
-    }
-
-
-def changes_since(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return what ``changed_settings`` does, without new settings, unknown when the run began, that have their default.
-
-    They count as changes if the ``recorded`` settings are not accepted any more.
-    """
-    changes = changed_settings(recorded, settings)
-    new = changes.keys() - flatten(recorded).keys()
-    if not new:
-        return changes
-    try:
-        defaults = flatten(dump_settings(restore_settings(dict(recorded))))
-    except ConfigurationError:
-        return changes
-    return {key: values for key, values in changes.items() if key not in new or values[1] != defaults.get(key)}
 
 
 def began_with(path: Path) -> Mapping[str, Any] | None:
@@ -383,17 +274,6 @@ def _is_of_files(source: Mapping[str, Any]) -> bool:
 def _is_saved_dataset(path: str) -> bool:
     folder = Path(os.path.expanduser(path))  # noqa: PTH111  that of Path raises for an unknown user
     return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested settings by their dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _now() -> str:

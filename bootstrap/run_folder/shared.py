@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from typing_extensions import override
 
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
-from holdfast.bootstrap.run_folder.folder import RunFolder, changed_settings, is_for_all_ranks
+from holdfast.bootstrap.run_folder.folder import RunFolder, is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.run_folder.post_mortem import write_before_training
+from holdfast.bootstrap.run_folder.record_file import changed_settings
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.state_store import StatePart
@@ -174,9 +175,9 @@ class SharedRunFolder:
         return [*told_changes(self.settings_before or {}, settings)]
 
     @property
-    def sentences_on_copy(self) -> Sequence[str]:
-        """Return a sentence if the folder turned out to be a copy of a run that is still there, on the first rank."""
-        return [] if self._own is None else self._own.sentences_on_copy
+    def opening_remarks(self) -> Sequence[str]:
+        """Return what the user is told of the folder as it was found, on the first rank."""
+        return [] if self._own is None else self._own.opening_remarks
 
     @property
     def run_id(self) -> str:

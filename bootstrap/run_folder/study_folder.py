@@ -14,8 +14,9 @@ from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import read_regular, regular
 from holdfast.adapters.shared.files.sealed_json import sealed, unsealed
-from holdfast.bootstrap.run_folder.folder import changed_settings, is_for_all_ranks
+from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout
+from holdfast.bootstrap.run_folder.record_file import changed_settings
 from holdfast.configs.run_names import is_below
 from holdfast.domain.errors import ConfigurationError, StateError
 

@@ -11,7 +11,7 @@ from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside, run_in_child
 from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
-from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.verification.comparison import (
     compare_states,
     differing_positions,

@@ -19,7 +19,7 @@ from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import StepEngine
-from holdfast.bootstrap.run_folder.folder import RULES
+from holdfast.bootstrap.run_folder.record_file import RULES
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring import build_model as training
 from holdfast.bootstrap.wiring import data_streams as data

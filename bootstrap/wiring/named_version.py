@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.token_store.token_folder import MARKER
-from holdfast.bootstrap.run_folder.folder import read_record, versions_read
+from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import DataError

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tier_migration import TierMigrator
-from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.bootstrap.run_folder.folder import read_record, replace_record
+from holdfast.adapters.state_store.tiered import TieredStateStore, recall
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
+from holdfast.bootstrap.run_folder.record_file import (
+    RecordCopy,
+    RecordLostError,
+    put_back,
+    read_record,
+    record_in,
+    stored_record,
+)
 from holdfast.bootstrap.wiring.encryption_keys import build_checkpoint_encryption
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.settings_layers import restore_settings
@@ -20,6 +27,7 @@ from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.checkpoints.tiers import DiskBudget, Phase
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.sizes import size_in_bytes
+from holdfast.ports.state_store import Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -77,21 +85,43 @@ def build_disk_store(
 
 
 @contextmanager
-def archive_in_use(store: StateStore, directory: Path, inbox: Inbox) -> Iterator[None]:
+def archive_in_use(
+    store: StateStore, directory: Path, inbox: Inbox, report: Callable[[str], object] = lambda _: None
+) -> Iterator[None]:
     """Let ``store`` use its archive, if it has one, as the only writer of the run.
 
-    A run folder without a record, for example after the loss of its disk, gets the record of the newest copy, and the
-    run continues from that copy. Raises ``StateError`` if the copies are of another run.
+    A run folder without a sound record, for example after the loss of its disk, gets that of the newest checkpoint that
+    ``store`` finds, and the run continues from there; ``report`` gets a sentence on it. Raises ``StateError`` if the
+    copies are of another run, or no checkpoint of the run has a sound record.
     """
     if not isinstance(store, TieredStateStore):
+        _recall_record(store, directory, report)
         yield
         return
     with store.archiving(lambda: inbox.stop_requested):
+        _recall_record(store, directory, report)
         if RunLayout(directory).record.exists():
-            store.check_owner(read_record(directory).get("id"))
-        elif (record := store.recall(RECORD)) is not None:
-            replace_record(directory, record.decode())
+            store.check_owner(stored_record(directory).get("id"))
         yield
+
+
+def _recall_record(store: StateStore, directory: Path, report: Callable[[str], object]) -> None:
+    """Put back a record of which no plain checkpoint on the disk has a copy, from an encrypted or an archived one."""
+    try:
+        stored_record(directory)
+    except RecordLostError as lost:
+        is_new, is_trained = not RunLayout(directory).record.exists(), bool(RunLayout(directory).durable_steps())
+        loaded, found = Loaded(None, None), None
+        if isinstance(store, TieredStateStore):
+            loaded, found = store.recall(RECORD)
+        elif is_trained:
+            loaded, found = recall(store, RECORD)
+        if found is not None and loaded.info is not None:
+            copy = RecordCopy(f"checkpoint-{loaded.info.progress.step}", record_in(found, directory / RECORD))
+            report(put_back(directory, copy, str(lost)))
+        elif is_trained or not is_new:
+            msg = f"{lost}, and no checkpoint holds a sound copy of it: set the folder aside with --fresh"
+            raise StateError(msg) from lost
 
 
 def claim_archive(store: StateStore, run: str) -> None:

@@ -1,4 +1,4 @@
-"""JSON objects that hold a hash of their other members, so that damage which leaves valid JSON is found."""
+"""JSON that may come from anywhere, and objects that hold a hash of their members, so that damage is found."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ if TYPE_CHECKING:
 
 HASH = "hash"
 """The name of the member that holds the hash."""
+_DEEPEST = 100  # lists and objects within each other; none that Holdfast writes has as many
+_TOO_DEEP = "its values are nested too deeply"
+
+
+def parse_json(data: str | bytes) -> Any:
+    """Return the value in ``data``; raises ``ValueError`` for anything else, and for one that is nested too deeply."""
+    try:
+        value = json.loads(data)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    level = [value]
+    for _ in range(_DEEPEST):
+        within = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        if not (level := [child for children in within for child in children]):
+            return value
+    raise ValueError(_TOO_DEEP)
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.files.sealed_json import sealed
-from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
+from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
@@ -47,7 +48,7 @@ def test_ranks_may_differ_in_what_no_step_depends_on(theirs, tmp_path):
 def begun(place):
     """Begin the run in ``place`` again; return its record, and what is told of its changes."""
     with closing(SharedRunFolder(place, SingleProcessGroup())) as folder:
-        told = folder.sentences_on_copy
+        told = folder.opening_remarks
         folder.begin(SETTINGS)
         folder.write()
     return json.loads((place / "run.json").read_text()), told

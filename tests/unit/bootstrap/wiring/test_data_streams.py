@@ -10,7 +10,7 @@ import pytest
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.run_folder.folder import RULES
+from holdfast.bootstrap.run_folder.record_file import RULES
 from holdfast.bootstrap.wiring.data_streams import choose_packing, mixture_of, streamed_batches
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
