@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.domain.events import CheckpointSaved, Event, RolledBack, RunFinished, RunStarted, StepCompleted
     from holdfast.domain.training.step_outcome import StepOutcome
     from holdfast.ports.ledger import Ledger, Rejects
+    from holdfast.ports.state_store import CheckpointInfo
 
     SpansOf = Callable[[int, int], Spans]
 
@@ -102,6 +103,16 @@ class RecordLedger:
         """Record a checkpoint."""
         saved = CheckpointRecord(event.progress.step, event.location, str(event.reason), self._wall())
         self._thread.submit(lambda: self._ledger.checkpoint(self._run, saved))
+        self._thread.raise_errors()
+
+    def on_stored(self, stored: Sequence[CheckpointInfo]) -> None:
+        """Record the checkpoints that are there at a start: a process that was killed after a save did not."""
+        records = [
+            CheckpointRecord(info.progress.step, info.location, str(info.reason), info.saved_at)
+            for info in stored
+            if info.saved_at > 0  # else it is of an earlier version, which does not know the time
+        ]
+        self._thread.submit(lambda: [self._ledger.checkpoint(self._run, each) for each in records])
         self._thread.raise_errors()
 
     def on_end(self, event: RunFinished | RunFailed) -> None:

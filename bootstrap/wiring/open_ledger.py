@@ -97,6 +97,7 @@ def ledger_subscriptions(
     return [
         *((kind, note) for kind in (RunStarted, RolledBack)),
         (RunStarted, record.on_start),
+        (RunStarted, lambda _: record.on_stored(parts.opened.state_store.list())),
         *((kind, reject) for kind in (RunStarted, CheckpointStarted, RunFinished, RunFailed)),
         (StepCompleted, record.on_step),
         (RolledBack, record.on_roll_back),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from holdfast.adapters.ledger.memory import MemoryLedger
+from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.application.handlers.record_ledger import RecordLedger
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import DataError, StateError, TrainingError
@@ -25,6 +27,7 @@ from holdfast.domain.events import (
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import StepOutcome
 from holdfast.ports.testing.ledger_samples import ROWS, plain, spans_of
+from holdfast.ports.testing.snapshots import snapshot_of
 
 
 def at(step, samples=None):
@@ -51,6 +54,19 @@ def test_each_step_is_recorded_with_its_documents():
     assert plain(ledger.steps("run")) == [(step, ROWS * (step - 1), ROWS * step, 2.0, 40) for step in range(1, 8)]
     assert plain(ledger.documents_in("run", 4)) == plain(spans_of(12, 16))
     assert [(one.step, one.location) for one in ledger.checkpoints("run")] == [(7, "/run/checkpoint-7")]
+
+
+def test_a_start_records_the_checkpoints_that_are_stored(tmp_path):
+    """One that a killed process saved and did not record is there after the next start, with the time of its save."""
+    store = DiskStateStore(tmp_path, Retention(10))
+    saved = [store.save(snapshot_of(step, {"model": b"weights"})) for step in (5, 10)]
+    ledger = MemoryLedger()
+    for _ in range(2):
+        with recorder(ledger) as handler:
+            handler.on_start(RunStarted(at(10)))
+            handler.on_stored(store.list())
+    found = [(one.step, one.location, one.time) for one in ledger.checkpoints("run")]
+    assert found == [(info.progress.step, info.location, info.saved_at) for info in saved]
 
 
 def test_a_roll_back_goes_on_with_the_next_samples():
