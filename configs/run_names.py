@@ -95,7 +95,7 @@ def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]
     if name != QUICKSTART and not Path("runs", name).exists() and record.is_file():
         try:
             earlier = restore(json.loads(record.read_text(encoding="utf-8"))["settings"])
-        except (OSError, ValueError, KeyError, TypeError, ConfigurationError):
+        except (OSError, ValueError, KeyError, TypeError, ConfigurationError, RecursionError):
             return name  # it is not this run's to complain of
         # the earlier run keeps what it began with
         if getattr(settings.tokenizer, "follows_model", False):

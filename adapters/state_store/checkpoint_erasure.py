@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import destroy_file
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.adapters.state_store.manifest import MANIFEST
 from holdfast.adapters.state_store.store_folder import StoreFolder, is_there
 
@@ -87,7 +88,7 @@ def time_of_erasure(folder: Path) -> str | None:
     if not _is_erased(folder):
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(read_regular(folder / _TOMBSTONE))["erased_at"])
+        return str(parse_json(read_regular(folder / _TOMBSTONE))["erased_at"])
     return ""
 
 

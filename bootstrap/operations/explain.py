@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.operations.trust import note_trust
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
@@ -237,7 +237,7 @@ def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, A
 
 def _cause(path: Path) -> Mapping[str, Any]:
     try:
-        cause = json.loads(read_regular(path))
+        cause = parse_json(read_regular(path))
         return {name: cause[name] for name in ("rank", "ranks", "error", "message", "step", "what_to_try")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or f"it is damaged ({type(error).__name__})"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import orjson
 
+from holdfast.adapters.shared.files.json_lines import LONGEST_LINE
 from holdfast.adapters.shared.files.regular_file import regular
 
 if TYPE_CHECKING:
@@ -38,13 +39,15 @@ class NewLines:
 class GrowingFile:
     """The lines of the file ``path``, which need not exist, from ``offset`` on.
 
-    The file stays open between two calls, so that a later file at its place is never taken for it.
+    The file stays open between two calls, so that a later file at its place is never taken for it. A line of more than
+    ``LONGEST_LINE`` bytes, which may never end, is passed over.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = -1
         self.offset = 0
+        self._within = -1  # where the rest of a line begins that is passed over
 
     @property
     def size(self) -> int:
@@ -60,11 +63,16 @@ class GrowingFile:
             return NewLines(b"", 0, is_replaced, False)
         start = self.offset
         data = os.pread(self._file, most, start)
-        while (end := data.rfind(b"\n") + 1) == 0 and len(data) >= most:
+        is_within = start == self._within
+        while (end := data.rfind(b"\n") + 1) == 0 and len(data) >= most and not is_within and most < LONGEST_LINE:
             most *= 2  # a long line
             data = os.pread(self._file, most, start)
+        if end == 0 and (is_within or len(data) >= LONGEST_LINE):
+            self.offset = self._within = start + len(data)
+            return NewLines(b"", self.offset, is_replaced, len(data) >= most)
         self.offset += end
-        return NewLines(data[:end], start, is_replaced, len(data) >= most)
+        begin = data.index(b"\n") + 1 if is_within else 0
+        return NewLines(data[begin:end], start + begin, is_replaced, len(data) >= most)
 
     def read_at(self, offset: int, most: int) -> bytes:
         """Return up to ``most`` bytes from ``offset``, without a change of the position."""
@@ -74,7 +82,7 @@ class GrowingFile:
         """Close the file; the next ``poll`` opens it again and reads it from its start."""
         if self._file >= 0:
             os.close(self._file)
-        self._file, self.offset = -1, 0
+        self._file, self.offset, self._within = -1, 0, -1
 
     def _open(self) -> bool:
         """Open the file at its place; return whether what was read before is no longer its beginning."""

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.shared.files.json_lines import bounded_lines
 from holdfast.adapters.shared.files.regular_file import open_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.process.text_table import cut, table_within
 from holdfast.bootstrap.run_folder.folder import TRAINING, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -199,7 +201,7 @@ def _tail(path: Path) -> list[Mapping[str, Any]]:
 def _best_evaluation(path: Path) -> float | None:
     try:
         with open_regular(path) as file:
-            records = [_parsed(line) for line in file if _EVALUATION in line]
+            records = [_parsed(line) for line in bounded_lines(file) if _EVALUATION in line]
     except OSError:
         return None
     losses = [record.get("loss") for record in records if record is not None]
@@ -208,7 +210,7 @@ def _best_evaluation(path: Path) -> float | None:
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

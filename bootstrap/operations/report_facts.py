@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.application.data.rejected_records import reason_of
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
@@ -191,7 +191,7 @@ def data_facts(record: Mapping[str, Any]) -> Facts:
 def _supervision(file: Path) -> Facts | None:
     """Return which tokens are trained on, as the run recorded it; None for runs on plain text, and for other JSON."""
     try:
-        found = json.loads(file.read_bytes())
+        found = parse_json(file.read_bytes())
         return {
             "sentences": [str(each) for each in found["sentences"]],
             "sources": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, final
 import psutil
 
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,5 +54,5 @@ class HeartbeatMonitor:
         """Yield the file name of each living process's heartbeat, and the time of its writing in ns."""
         for path in self._folder.glob("rank*.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):  # it has just been replaced or removed
-                if psutil.pid_exists(json.loads(read_regular(path))["pid"]):
+                if psutil.pid_exists(parse_json(read_regular(path))["pid"]):
                     yield path.name, path.stat().st_mtime_ns

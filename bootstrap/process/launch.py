@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.signals import keeping_handlers, stopping_signals
 from holdfast.bootstrap.wiring.launch_environment import refuse_strangers
@@ -91,7 +91,7 @@ def launch_until_memory_fits(
 def _rows(record: Path) -> float:
     """Return the number of rows known to fit, infinite if none is known."""
     try:
-        known = json.loads(read_regular(record))
+        known = parse_json(read_regular(record))
         return int(known["rows"]) if known["shortages"] else math.inf
     except (OSError, ValueError, KeyError, TypeError):
         return math.inf

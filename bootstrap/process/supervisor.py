@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import psutil
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import open_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -179,7 +179,7 @@ def last_step(layout: RunLayout) -> int:
         return known  # the run itself reports the problem
     for line in reversed(lines):
         try:
-            return max(known, int(json.loads(line)["step"]))
+            return max(known, int(parse_json(line)["step"]))
         except (ValueError, KeyError, TypeError):
             continue  # a torn line, or the first one, of which only the end was read
     return known

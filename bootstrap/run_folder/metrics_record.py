@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
 
@@ -53,7 +54,7 @@ class MetricsRecord:
 
     def _read(self) -> dict[str, int]:
         try:
-            found = json.loads(self._layout.trackers.read_bytes())
+            found = parse_json(self._layout.trackers.read_bytes())
         except (OSError, ValueError):
             return {}
         if not isinstance(found, dict):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from holdfast.adapters.shared.files.regular_file import open_regular, read_regular, regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.option_form import as_settings
 from holdfast.configs.secret_masking import MASK, is_secret, mask_text
@@ -91,7 +92,7 @@ def take_lock(folder: Path) -> int:
 def holder_of(folder: Path) -> Holder | None:
     """Return the last process that took the lock of ``folder``, None if it is not known."""
     try:
-        record = json.loads(read_regular(RunLayout(folder).lock))
+        record = parse_json(read_regular(RunLayout(folder).lock))
         holder = Holder(int(record["pid"]), str(record["host"]), float(record["since"]))
         datetime.fromtimestamp(holder.since, UTC)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import read_regular, regular
-from holdfast.adapters.shared.files.sealed_json import sealed, unsealed
+from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
 from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout
 from holdfast.bootstrap.run_folder.record_file import changed_settings
@@ -137,7 +137,7 @@ def read_study(root: Path) -> StudyRecord:
     """Return the record of the study in ``root``; raises ``StateError`` if it is missing, damaged or unreadable."""
     path = StudyLayout(root).record
     try:
-        found = json.loads(read_regular(path))
+        found = parse_json(read_regular(path))
         if found["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)

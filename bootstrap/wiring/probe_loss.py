@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings
@@ -104,11 +105,11 @@ def _is_known(stamp: Path, facts: Mapping[str, str], group: ProcessGroup) -> boo
     found: object = None
     if group.rank == 0:
         try:
-            found = json.loads(stamp.read_text(encoding="utf-8"))
+            found = parse_json(stamp.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # there is none, or it is compared again
             found = None
     is_same = isinstance(found, dict) and facts.items() <= found.items()
-    return bool(json.loads(group.gather(json.dumps(is_same))[0]))
+    return bool(parse_json(group.gather(json.dumps(is_same))[0]))
 
 
 def _remember(stamp: Path, record: Mapping[str, object], report: Callable[[str], object]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.adapters.shared.token_store.token_folder import VERSIONS
 from holdfast.domain.data.dataset_version import DatasetVersion
 
@@ -54,6 +55,6 @@ class VersionStore:
 
 def _read(path: Path) -> DatasetVersion | None:
     try:
-        return DatasetVersion.from_json(json.loads(read_regular(path)))
+        return DatasetVersion.from_json(parse_json(read_regular(path)))
     except (OSError, ValueError, KeyError, TypeError):
         return None

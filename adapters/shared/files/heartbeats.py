@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.domain.fault_tolerance.liveness import Heartbeat
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class HeartbeatFiles:
         beats = []
         for rank in range(self._size):
             with suppress(OSError, ValueError, KeyError, TypeError):  # not there yet, or gone
-                beats.append(Heartbeat.from_json(json.loads(read_regular(self._folder / f"rank{rank}.json"))))
+                beats.append(Heartbeat.from_json(parse_json(read_regular(self._folder / f"rank{rank}.json"))))
         return beats
 
     def leave(self) -> None:

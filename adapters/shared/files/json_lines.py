@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from io import FileIO
     from pathlib import Path
+    from typing import BinaryIO
 
+LONGEST_LINE = 16 << 20
+"""The most bytes of a line that is taken for a record: no run writes longer ones, and memory holds a line."""
 _BLOCK = 65536
 _log = logging.getLogger(__name__)
 
@@ -70,13 +73,13 @@ class JsonLines:
                 msg = f"{self._path} cannot be read: {error.strerror}"
                 raise StateError(msg) from error
             with lines:
-                yield from filter(None, map(_decode, lines))
+                yield from filter(None, map(_decode, bounded_lines(lines)))
 
     def cut(self, keep: Callable[[Mapping[str, Any]], bool]) -> None:
         """Remove the records for which ``keep`` is false; all other complete lines stay, byte for byte.
 
-        The change is atomic and durable; memory holds one line at a time. Raises ``StateError`` if the disk reports an
-        error.
+        The change is atomic and durable; memory holds one line at a time. Lines of more than ``LONGEST_LINE`` bytes are
+        no records and are removed. Raises ``StateError`` if the disk reports an error.
         """
         self._let_go()
         self._waiting = deque(line for line in self._waiting if keep(_decode(line) or {}))
@@ -151,6 +154,16 @@ class JsonLines:
             self._file = None
 
 
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of ``file``, the last one also if it is not ended, without those of ``LONGEST_LINE`` or more."""
+    is_begin = True
+    while piece := file.readline(LONGEST_LINE):
+        is_end = piece.endswith(b"\n") or len(piece) < LONGEST_LINE
+        if is_begin and is_end:
+            yield piece
+        is_begin = is_end
+
+
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
@@ -191,8 +204,8 @@ def _open_after_last_record(path: Path) -> FileIO:
         end = file.seek(0, os.SEEK_END)
         start = _start_of_unended_line(file, end)
         file.seek(start)
-        if unended := file.read(end - start):
-            if _decode(unended) is None:
+        if end > start:
+            if end - start > LONGEST_LINE or _decode(file.read(end - start)) is None:
                 file.truncate(start)
             else:
                 file.write(b"\n")
@@ -217,11 +230,12 @@ def _copy_kept(source: Path, target: Path, keep: Callable[[Mapping[str, Any]], b
     """Return whether the copy differs."""
     differs = False
     with open_regular(source) as lines, open(target, "wb", opener=regular) as kept:
-        for line in lines:
+        for line in bounded_lines(lines):
             ended = line.endswith(b"\n")
             record = _decode(line)
             wanted = ended if record is None else keep(record)
             differs |= not (wanted and ended)
             if wanted:
                 kept.write(line if ended else line + b"\n")
+        differs |= lines.tell() != kept.tell()
     return differs

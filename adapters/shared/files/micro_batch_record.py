@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import sealed, unsealed
+from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
 from holdfast.domain.training.micro_batch import MicroBatchState
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class MicroBatchRecord:
     def read(self) -> MicroBatchState | None:
         """Return the stored state of ``key``, None if no state is stored or the file cannot be read."""
         try:
-            record = unsealed(json.loads(read_regular(self._path)))
+            record = unsealed(parse_json(read_regular(self._path)))
             rows, shortages = record["rows"], {int(size): times for size, times in record["shortages"].items()}
             are_counts = all(isinstance(count, int) and count > 0 for count in (rows, *shortages, *shortages.values()))
             of_this = record["key"] == self._key

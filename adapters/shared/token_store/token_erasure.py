@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import destroy_file
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.adapters.shared.token_store.duplicate_files import DUPLICATES, DUPLICATES_KEY
 from holdfast.adapters.shared.token_store.shard_reader import lock_to_evict
 from holdfast.adapters.shared.token_store.token_folder import VERSIONS, TokenFolder, lock_of_folder
@@ -176,7 +177,7 @@ def _shards_in(folder: Path) -> list[Path]:
 
 def _dataset_of(version: Path) -> str | None:
     try:
-        return str(json.loads(version.read_bytes())["dataset"])
+        return str(parse_json(version.read_bytes())["dataset"])
     except (ValueError, KeyError, TypeError):
         return None
 

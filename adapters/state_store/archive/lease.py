@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import psutil
 
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ class LeaseRecord:
     def from_bytes(cls, data: bytes) -> LeaseRecord | None:
         """Return the term that ``to_bytes`` wrote, None for anything else, such as an incomplete term."""
         try:
-            record = json.loads(data)
+            record = parse_json(data)
             return cls(
                 str(record["holder"]),
                 str(record["host"]),
