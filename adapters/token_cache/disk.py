@@ -42,6 +42,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
     A shard whose documents have a loss mask also has ``loss_mask.bin``, which earlier versions refuse to read.
     A shard exists once its folder has its name; ``shards`` reads each manifest once. ``open`` compares sizes each time
     and, with ``verify``, hashes the first time; a damaged shard is quarantined, so that ``missing`` returns it.
+    ``missing`` deletes the unfinished writes of processes that were killed.
     ``budget`` limits the bytes of all complete shards of all datasets; unfinished shards are not counted, and derived
     arrays count from the next ``put`` on. ``eviction`` orders the shards of all datasets; without it, those of other
     datasets are evicted first, least recently used first. Derived arrays are evicted with their shard. A shard is
@@ -82,6 +83,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
     @override
     def missing(self, names: Iterable[str]) -> list[str]:
         complete = self._shards.scan()
+        self._folder.sweep()  # a start asks this, also one that has nothing to write
         return [name for name in names if name not in complete]
 
     @override

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -201,6 +202,33 @@ def test_a_process_killed_at_a_random_moment_is_made_good(root, seed):
     assert list((root / ".tmp").iterdir()) == []
 
 
+def test_the_draft_of_a_killed_process_is_removed_although_nothing_is_missing(root):
+    """Another process has made the shard meanwhile: the next start deletes what nobody writes any more, and no more."""
+    writer = driven("waiting", root)
+    assert writer.stdout.readline() == "waits\n"
+    expected = finish(root)
+    assert DiskTokenCache(root, "dataset").missing(NAMES) == []
+    assert len(list((root / ".tmp").iterdir())) == 1
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate(timeout=100)
+    assert DiskTokenCache(root, "dataset").missing(NAMES) == []
+    assert list((root / ".tmp").iterdir()) == []
+    assert {name: data for name, data in expected.items() if not name.startswith(".tmp/")} == files_under(root)
+
+
+def waiting(root):
+    """Wait for ever in the middle of a shard."""
+
+    def wait(name, path, operation):
+        if (name, path.name) == ("part", "2"):
+            sys.stdout.write("waits\n")
+            sys.stdout.flush()
+            time.sleep(1000)
+        return operation()
+
+    fill(root, wait)
+
+
 def slowly(root):
     def tell(name, path, operation):
         sys.stdout.write(f"{name} {path.name}\n")
@@ -317,5 +345,5 @@ def test_damaged_derived_arrays_are_made_again(root, damage):
 
 
 if __name__ == "__main__":
-    scenarios = (killed_everywhere, killed_evicting, killed_encrypting, slowly)
+    scenarios = (killed_everywhere, killed_evicting, killed_encrypting, slowly, waiting)
     {scenario.__name__: scenario for scenario in scenarios}[sys.argv[1]](Path(sys.argv[2]))

@@ -76,6 +76,13 @@ class TokenFolder:
             self.files.sync_folder(self.root)
         self._is_prepared = True
 
+    def sweep(self) -> None:
+        """Delete the unfinished writes of dead processes, if there are any and this process may delete here."""
+        with contextlib.suppress(OSError):
+            if any(self.drafts.iterdir()):
+                with self.locked():
+                    self._sweep()
+
     def make_folder(self, folder: Path) -> None:
         """Create ``folder``, if it does not exist, and its parents within the root, durably."""
         if folder.is_dir():
