@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterator
 
     from uvicorn import Server
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 PORT = 8473
 """The port of a page unless another is asked for or a program has it already."""
 _ALL_ADDRESSES = {"0.0.0.0", "::"}  # noqa: S104  compared, not bound
+SECONDS_TO_ASK = 10.0
+_STATES_OF_ASKING = {"IDLE", "SEND_BODY"}  # of a client, as h11 names them: its request is not whole
 _SECONDS_TO_START = 20.0
 
 
@@ -92,7 +95,30 @@ def _server(app: App) -> Server:
 
     options: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
     options |= {"server_header": False, "date_header": False, "proxy_headers": False}  # headers name no other client
-    return Server(Config(app, http="h11", ws="none", loop="asyncio", timeout_graceful_shutdown=0, **options))
+    return Server(Config(app, http=_protocol(), ws="none", loop="asyncio", timeout_graceful_shutdown=0, **options))
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """Return the protocol of a connection, which ends if its request is not whole within 10 to 20 seconds."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class BoundedRequestProtocol(H11Protocol):
+        """A connection that no client can keep open by half a request."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._look(())
+
+        def _look(self, before: tuple[object, ...]) -> None:
+            if self.transport.is_closing():
+                return
+            now = (self.conn.their_state, self.cycle)
+            if now == before and repr(now[0]) in _STATES_OF_ASKING:
+                self.transport.close()
+            else:
+                self.loop.call_later(SECONDS_TO_ASK, self._look, now)
+
+    return BoundedRequestProtocol
 
 
 def _wait_for(server: Server, thread: threading.Thread) -> None:

@@ -38,6 +38,7 @@ _MOST_NOTES = 5000
 _SECONDS_BETWEEN_CHANGES = 0.25
 _SECONDS_BETWEEN_SIGNS = 15.0
 _LARGEST_BODY = 4096
+_MOST_DIGITS = 9
 _LARGEST_STEP = 1 << 62
 
 
@@ -49,13 +50,13 @@ def watch_app(board: RunBoard, rules: AccessRules, *, is_read_only: bool = False
         Route("/static/{name}", lambda request: static_file(request.path_params["name"])),
         Route("/api/state", pages.state),
         Route("/api/stream", pages.stream),
-        Route("/api/runs/{number:int}/curves", pages.curves),
-        Route("/api/runs/{number:int}/notes", pages.notes),
-        Route("/api/runs/{number:int}/checkpoints", pages.checkpoints),
-        Route("/api/runs/{number:int}/settings", pages.settings),
-        Route("/api/runs/{number:int}/samples", pages.samples),
-        Route("/api/runs/{number:int}/save", pages.save, methods=["POST"]),
-        Route("/api/runs/{number:int}/stop", pages.stop, methods=["POST"]),
+        Route("/api/runs/{number}/curves", pages.curves),
+        Route("/api/runs/{number}/notes", pages.notes),
+        Route("/api/runs/{number}/checkpoints", pages.checkpoints),
+        Route("/api/runs/{number}/settings", pages.settings),
+        Route("/api/runs/{number}/samples", pages.samples),
+        Route("/api/runs/{number}/save", pages.save, methods=["POST"]),
+        Route("/api/runs/{number}/stop", pages.stop, methods=["POST"]),
     ]
     middleware = [Middleware(Access, rules=rules), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=1)]
     handlers: dict[Any, Any] = {HTTPException: _problem}
@@ -141,11 +142,11 @@ class _Pages:
     def _ask(self, request: Request, name: str) -> Response:
         if self._is_read_only:
             raise HTTPException(403, "This page was started with --read-only.")
-        self._view(request)
+        number = self._number(request)
         if request.query_params.get("epoch", self._board.epoch) != self._board.epoch:
             raise HTTPException(409, "The server of this page was started again: look at its runs, and ask again.")
         try:
-            asked = self._board.ask(request.path_params["number"], name)
+            asked = self._board.ask(number, name)
         except StateError as error:
             raise HTTPException(409, str(error)) from error
         return as_json({"asked": asked}, 202)
@@ -154,10 +155,16 @@ class _Pages:
         return self._board.state() | {"build": self._build, "read_only": self._is_read_only}
 
     def _view(self, request: Request) -> RunView:
-        number = int(request.path_params["number"])
-        if number >= len(self._board.views):
-            raise HTTPException(404, f"There is no run {number}.")
-        return self._board.views[number]
+        return self._board.views[self._number(request)]
+
+    def _number(self, request: Request) -> int:
+        """Return the number of the run that is asked for; raises ``HTTPException`` if there is none."""
+        text = request.path_params["number"]
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS) or int(text) >= len(
+            self._board.views
+        ):
+            raise HTTPException(404, f"There is no run {text[:_MOST_DIGITS]}.")
+        return int(text)
 
     async def _changes(self, last_id: str | None) -> AsyncIterator[bytes]:
         """Yield the state of all runs whenever it has changed since the event ``last_id``, and a sign of life."""

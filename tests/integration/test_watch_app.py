@@ -100,7 +100,16 @@ def test_only_new_points_are_answered(client, run):
     assert client.json(f"/api/runs/0/curves?names=loss&width=100{more}")[1]["curves"]["loss"]["x"] == list(range(1, 51))
 
 
-@pytest.mark.parametrize("path", ["/api/runs/7/curves", "/api/runs/0/none", "/api/runs/x/notes", "/api/none"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/runs/7/curves",
+        "/api/runs/0/none",
+        "/api/runs/x/notes",
+        "/api/none",
+        pytest.param(f"/api/runs/{'9' * 5000}/notes", id="many digits"),
+    ],
+)
 def test_what_is_not_there_is_told(client, path):
     """An unknown run or question is answered with a sentence and 404."""
     status, found = client.json(path)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
 import socket
 from urllib.parse import urlsplit
@@ -29,6 +31,58 @@ def test_a_page_is_served_and_ends():
         assert connection.getresponse().read() == b"served"
         connection.close()
     bind("127.0.0.1", port).close()
+
+
+async def _reading_app(scope, receive, send):
+    while scope["type"] == "http" and (await receive()).get("more_body"):
+        pass
+    await _app(scope, receive, send)
+
+
+HALVES = [
+    b"",
+    b"GET / HT",
+    b"GET / HTTP/1.1\r\nHost: a\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf",
+    b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT",  # the second one on a connection
+]
+
+
+def test_a_request_that_is_never_whole_ends_its_connection(monkeypatch):
+    """Whichever half of a request a client sends, it keeps no connection; whole requests are answered meanwhile."""
+    monkeypatch.setattr(serve, "SECONDS_TO_ASK", 0.2)
+    bound = bind("127.0.0.1", 0)
+    port = bound.getsockname()[1]
+    with serving(_reading_app, bound), contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in 10 * HALVES]
+        for client, half in zip(clients, 10 * HALVES, strict=True):
+            client.sendall(half)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", "/", b"whole")
+        assert connection.getresponse().read() == b"served"
+        connection.close()
+        for client in clients:
+            while client.recv(4096):
+                pass  # the answer to a first request that was whole
+
+
+def test_an_answer_may_take_longer_than_a_request(monkeypatch):
+    """The limit is one of asking: an answer that is still being sent, such as a stream, is not cut."""
+    monkeypatch.setattr(serve, "SECONDS_TO_ASK", 0.05)
+
+    async def streaming(scope, _receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for number in range(10):
+                await asyncio.sleep(0.05)
+                await send({"type": "http.response.body", "body": b"%d" % number, "more_body": number < 9})
+
+    bound = bind("127.0.0.1", 0)
+    with serving(streaming, bound):
+        connection = http.client.HTTPConnection("127.0.0.1", bound.getsockname()[1], timeout=60)
+        connection.request("GET", "/")
+        assert connection.getresponse().read() == b"0123456789"
+        connection.close()
 
 
 def test_a_taken_port_is_named():
