@@ -161,3 +161,53 @@ def test_no_wrong_reading_of_tokens_is_used(shim, tmp_path, way):
     right, *others = [json.loads(line) for line in (tmp_path / "found").read_text().splitlines()]
     assert len(others) == right["count"] > 4
     assert [other for other in others if other.get("digest", right["digest"]) != right["digest"]] == []
+
+
+AUDITED = """
+import ctypes, json, os, shutil, sys
+from pathlib import Path
+from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit.audit_verification import verify_chain
+
+shim, root = ctypes.CDLL(None), Path(sys.argv[1])
+log = AuditLog(root / "sound/audit.jsonl")
+for step in range(20):
+    log.append("CheckpointSaved", {"step": step})
+log.close()
+shutil.copytree(root / "sound", root / "torn")
+with (root / "torn/audit.jsonl").open("ab") as file:
+    file.write(b"half a li")
+
+def act(way, number):
+    shutil.rmtree(root / "used", ignore_errors=True)
+    shutil.copytree(root / ("torn" if way == "mend" else "sound"), root / "used")
+    path = root / "used/audit.jsonl"
+    shim.flip_arm(os.fsencode(root / "used"), ctypes.c_long(number))
+    if way == "verify":
+        found = verify_chain(path)
+    else:
+        log = AuditLog(path)
+        log.append("CheckpointSaved", {"step": 20})
+        log.close()
+    count = shim.flip_count()
+    shim.flip_arm(os.fsencode(root / "nothing"), ctypes.c_long(-1))
+    report = found if way == "verify" else verify_chain(path)
+    return count, [way, number, report.num_entries, report.broken and report.broken.reason]
+
+for way in ("verify", "append", "mend"):
+    count, right = act(way, -1)
+    print(json.dumps([right, [act(way, number)[1] for number in range(count)]]))
+"""
+
+
+def test_no_wrong_reading_of_an_audit_ends_or_cuts_its_chain(shim, tmp_path):
+    """Whichever reading of audit.jsonl is wrong, it verifies, the next entry is added, and none is cut off."""
+    own = {"PYTHONPATH": str(HERE.parents[1]), "LD_PRELOAD": str(shim)}
+    command = [sys.executable, "-c", AUDITED, str(tmp_path)]
+    process = subprocess.run(command, env=os.environ | own, check=False, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    for line in process.stdout.splitlines():
+        right, others = json.loads(line)
+        assert right[2] == {"verify": 20, "append": 21, "mend": 22}[right[0]]
+        assert len(others) >= 2
+        assert [other for other in others if [other[0], *other[2:]] != [right[0], *right[2:]]] == []

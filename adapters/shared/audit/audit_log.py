@@ -95,22 +95,33 @@ class AuditLog:
         self._file = _locked(self._path)
         _check_owner(self._path, self._file)
         size = os.fstat(self._file).st_size
-        end = _start_of_line(self._file, size)
-        self._state = (self._last_entry(end), end)
+        self._state = _, end = self._read_end(size)
         if end < size:
             self._replace_torn_end(size - end)
         elif not size:
             _sync_folder(self._path.parent)
 
+    def _read_end(self, size: int) -> tuple[AuditEntry | None, int]:
+        """Return the last entry of a file of ``size`` bytes and where it ends; what seems damaged is read once more."""
+        found: list[tuple[AuditEntry | None, int]] = []
+        for _ in range(2):
+            end = _start_of_line(self._file, size)
+            try:
+                found.append((self._last_entry(end), end))
+            except MalformedEntryError as error:
+                reason = error
+            if found and end == size:
+                break
+        if not found:
+            msg = f"the last line of {self._path} {reason}; a new log is started if you move the file away"
+            raise StateError(msg) from reason
+        return max(found, key=lambda each: each[1])
+
     def _last_entry(self, end: int) -> AuditEntry | None:
         if not end:
             return None
         start = _start_of_line(self._file, end - 1)
-        try:
-            return read_line(os.pread(self._file, min(end - start, LONGEST_LINE + 1), start), self._key)
-        except MalformedEntryError as error:
-            msg = f"the last line of {self._path} {error}; a new log is started if you move the file away"
-            raise StateError(msg) from error
+        return read_line(os.pread(self._file, min(end - start, LONGEST_LINE + 1), start), self._key)
 
     def _replace_torn_end(self, num_bytes: int) -> None:
         last, end = self._state
@@ -175,6 +186,8 @@ def _copy(source: int, target: int, num_bytes: int) -> None:
     place = 0
     while place < num_bytes:
         data = os.pread(source, min(_BLOCK, num_bytes - place), place)
+        if data != os.pread(source, len(data), place):
+            continue  # one of the two was wrong
         _write(target, data)
         place += len(data)
 

@@ -46,11 +46,19 @@ class ChainReport:
 
 
 def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = None) -> ChainReport:
-    """Read the audit file ``path`` and return how far it is valid; memory holds one line.
+    """Read the audit file ``path``, again if it seems broken, and return how far it is valid; memory holds one line.
 
     Without ``key`` the whole file may have been forged, and in any case whole lines may have been removed at the end.
     Only ``holding``, the hash of an entry that must exist, shows that. Raises ``OSError`` if the file cannot be read.
     """
+    report = _read_chain(path, key, holding)
+    if report.broken is None:
+        return report
+    again = _read_chain(path, key, holding)  # only the reading may have been wrong
+    return again if again.broken is None or again.num_entries >= report.num_entries else report
+
+
+def _read_chain(path: Path, key: bytes | None, holding: str | None) -> ChainReport:
     first: AuditEntry | None = None
     last: AuditEntry | None = None
     is_held = holding is None
