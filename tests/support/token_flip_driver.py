@@ -1,8 +1,8 @@
 """Reads files of token ids again and again with a bit of one reading wrong, and writes a JSON line a reading.
 
-python token_flip_driver.py WAY FOLDER writes FOLDER/found, with flip_reads.c preloaded. WAY is bin, npy, parquet, arrow
-or cache. The first line is of readings that are right: the hash of all documents, loss masks and derived arrays, and
-how many readings.
+python token_flip_driver.py WAY FOLDER writes FOLDER/found, with flip_reads.c preloaded. WAY is bin, npy, parquet,
+arrow, cache or encrypted. The first line is of readings that are right: the hash of all documents, loss masks and
+derived arrays, and how many readings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_source.files import FilesTokenSource
 from holdfast.domain.errors import TrainingError
@@ -34,6 +36,9 @@ END = 256
 DOCUMENTS = [[*(np.arange(60) * number % END).tolist(), END] for number in range(600)]
 OPTIONS = {"end_of_text": END, "vocabulary_size": END + 1, "shard_tokens": 20_000}
 
+CACHES = ("cache", "encrypted")
+KEYS = ShardEncryption(MemoryKeyProvider(bytes(32)))
+
 
 def write(way: str, folder: Path) -> None:
     ids = np.concatenate(DOCUMENTS)
@@ -41,9 +46,9 @@ def write(way: str, folder: Path) -> None:
         ids.astype("<u4").tofile(folder / "a.bin")
     elif way == "npy":
         np.save(folder / "a.npy", ids)
-    elif way == "cache":
+    elif way in CACHES:
         for name, part in (("a", DOCUMENTS[:300]), ("b", DOCUMENTS[300:])):
-            DiskTokenCache(folder, "dataset").put(name, [tokens_of(part, modulus=3)], {})
+            cache_in(way, folder).put(name, [tokens_of(part, modulus=3)], {})
     else:
         labels = [[-100] * 30 + document[30:] for document in DOCUMENTS]
         table = pa.table({"input_ids": DOCUMENTS, "labels": labels})
@@ -54,9 +59,13 @@ def write(way: str, folder: Path) -> None:
                 writer.write_table(table, 100)
 
 
+def cache_in(way: str, folder: Path) -> DiskTokenCache:
+    return DiskTokenCache(folder, "dataset", encryption=KEYS if way == "encrypted" else None)
+
+
 def opened(way: str, folder: Path) -> TokenSource:
-    if way == "cache":
-        return DiskTokenCache(folder, "dataset")
+    if way in CACHES:
+        return cache_in(way, folder)
     return FilesTokenSource([str(folder / f"a.{way}")], folder=folder / "kept", **OPTIONS)
 
 
@@ -85,6 +94,7 @@ def read(way: str, root: Path, number: int) -> dict[str, object]:
     except TrainingError as error:
         found["error"] = str(error)
     found["count"] = SHIM.flip_count()
+    found["set aside"] = len(list((root / "used").glob(".quarantine/*")))
     SHIM.flip_arm(os.fsencode(root / "nothing"), ctypes.c_long(-1))
     return found
 
@@ -93,7 +103,7 @@ def main(way: str, folder: str) -> None:
     root = Path(folder)
     (root / "sound").mkdir()
     write(way, root / "sound")
-    if way == "cache":  # with the derived arrays
+    if way in CACHES:  # with the derived arrays
         digest_of(opened(way, root / "sound"))
     found = [read(way, root, -1)]
     found += [read(way, root, number) for number in range(int(str(found[0]["count"])))]

@@ -9,6 +9,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
     HEADER_SIZE,
     SEGMENT_SIZE,
     TAG_SIZE,
+    AuthenticationError,
     SegmentCipher,
     encrypted_size,
     refusal,
@@ -25,8 +26,9 @@ class EncryptedFile:
     """Reads an encrypted file at any offset, from several threads at once; owns ``file``, which must not change.
 
     Opening authenticates the last segment, and thereby ``size``, the number of bytes of the plaintext. Every other
-    segment is authenticated before its bytes are returned. The last segment is cached, so that sequential reads are
-    fast. Raises ``AuthenticationError`` about ``name`` if the file was changed, and ``OSError`` if it cannot be read.
+    segment is authenticated before its bytes are returned; one that is not authentic is read once more. The last one is
+    cached, so that sequential reads are fast. Raises ``AuthenticationError`` about ``name`` if the file was changed,
+    and ``OSError`` if it cannot be read.
     """
 
     def __init__(
@@ -36,7 +38,10 @@ class EncryptedFile:
         self._name = name
         self._segment_size = segment_size
         try:
-            self._open(key, associated_data)
+            try:
+                self._open(key, associated_data)
+            except AuthenticationError:
+                self._open(key, associated_data)
         except BaseException:
             file.close()
             raise
@@ -83,6 +88,12 @@ class EncryptedFile:
         return text
 
     def _decrypted(self, number: int) -> bytes:
+        try:
+            return self._read(number)
+        except AuthenticationError:
+            return self._read(number)
+
+    def _read(self, number: int) -> bytes:
         start = number * self._segment_size if number else HEADER_SIZE
         segment = os.pread(self._file.fileno(), (number + 1) * self._segment_size - start, start)
         return self._segments.decrypt(number, segment, is_last=number == self._last)

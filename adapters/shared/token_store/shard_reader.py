@@ -143,8 +143,7 @@ def open_tokens(folder: Path, manifest: ShardManifest, fail: Callable[[str], Exc
 
 def _read_small(path: Path, manifest: ShardManifest, *, verify: bool) -> bytes:
     for _ in range(2):
-        with FileIO(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
-            data = file.readall()
+        data = _whole(path)
         if not verify or blake3(data).hexdigest() == manifest.digests[path.name]:
             return data
     raise CorruptTokensError(_differs(path.name))
@@ -174,8 +173,15 @@ def _encrypted_tokens(folder: Path, manifest: ShardManifest, cipher: ShardCipher
 
 
 def _decrypted_file(path: Path, cipher: ShardCipher) -> bytes:
+    try:
+        return cipher.decrypt(path.name, _whole(path))
+    except CorruptTokensError:  # if only the reading was wrong, another is right
+        return cipher.decrypt(path.name, _whole(path))
+
+
+def _whole(path: Path) -> bytes:
     with FileIO(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
-        return cipher.decrypt(path.name, file.readall())
+        return file.readall()
 
 
 def _open_pinned(path: Path | str) -> int:
