@@ -344,6 +344,14 @@ def test_damaged_derived_arrays_are_made_again(root, damage):
     assert finish(root) == expected
 
 
+def test_the_derived_arrays_of_another_shard_are_made_again(root):
+    """A derived file that was put in the place of another is sound by itself, and is not taken for the other."""
+    expected = finish(root)
+    first, second, *_ = sorted(root.rglob("derived-*"))
+    first.write_bytes(second.read_bytes())
+    assert finish(root) == expected
+
+
 if __name__ == "__main__":
     scenarios = (killed_everywhere, killed_evicting, killed_encrypting, slowly, waiting)
     {scenario.__name__: scenario for scenario in scenarios}[sys.argv[1]](Path(sys.argv[2]))

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _TORN, _WRONG = "{} is torn", "{} does not have the bytes that were written"
+_OTHER = "{} holds {}"
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I32": np.int32, "I64": np.int64}
 
 
 def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardCipher | None = None) -> None:
-    """Write ``arrays`` to ``path``, durably, as a safetensors file with a hash of them, encrypted by ``cipher``.
+    """Write ``arrays`` to ``path``, durably, as a safetensors file with its name and a hash, encrypted by ``cipher``.
 
     If several processes write the file at once, one of their files remains. Raises ``OSError``; the parent folder must
     exist.
@@ -44,11 +45,19 @@ def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardC
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     with folder.draft() as draft:
         unfinished = draft / path.name
-        data = save(contiguous, metadata={"blake3": _digest(contiguous)})
+        data = _file_of(contiguous, {"blake3": _digest(contiguous), "name": path.name})
         folder.files.write_file(unfinished, data if cipher is None else cipher.encrypt(path.name, data))
         folder.files.sync_file(unfinished)
         folder.files.replace_file(unfinished, path)
         folder.files.sync_folder(path.parent)
+
+
+def _file_of(arrays: Arrays, metadata: Mapping[str, str]) -> bytes:
+    """Return the safetensors file, whose bytes follow from its contents: the library orders ``metadata`` at random."""
+    data = save(dict(arrays), metadata=dict(metadata))
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end]) | {"__metadata__": metadata}
+    return data[:8] + json.dumps(header, separators=(",", ":")).encode("ascii").ljust(end - 8) + data[end:]
 
 
 def load_arrays(
@@ -156,8 +165,10 @@ def _header(read: Callable[[int, int], bytes], path: Path, size: int) -> tuple[s
     try:
         header_end = 8 + int.from_bytes(read(0, 8), "little")
         header = json.loads(read(8, min(header_end, size) - 8))
-        digest = header.pop("__metadata__")["blake3"]
-        return digest, {name: _place(entry, header_end, size) for name, entry in sorted(header.items())}
+        told = header.pop("__metadata__")
+        if told.get("name", path.name) != path.name:
+            raise CorruptTokensError(_OTHER.format(path.name, told["name"]))
+        return told["blake3"], {name: _place(entry, header_end, size) for name, entry in sorted(header.items())}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError, AttributeError) as error:
         raise CorruptTokensError(_TORN.format(path.name)) from error
 
