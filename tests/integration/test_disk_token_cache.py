@@ -14,6 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.domain.data.cache_eviction import FarthestNextUse
 from holdfast.domain.errors import ConfigurationError, DataError, TokensLost
@@ -130,6 +132,39 @@ def test_a_marker_that_cannot_be_trusted_is_refused(root, marker):
     with pytest.raises(ConfigurationError, match=str(root)):
         DiskTokenCache(root, "dataset").put("a", large(1), {})
     assert files_under(root) == {"holdfast-token-cache.json": marker}
+
+
+@pytest.mark.parametrize(
+    "encryption", [None, ShardEncryption(MemoryKeyProvider(bytes(32)))], ids=["plain", "encrypted"]
+)
+def test_a_damaged_marker_is_made_again_beside_sound_shards(root, encryption):
+    """Whichever bit of the marker is another, or if it is empty, the shards tell whose folder it is, and stay."""
+    DiskTokenCache(root, "dataset", encryption=encryption).put("a", large(1), {})
+    before = files_under(root)
+    marker = root / "holdfast-token-cache.json"
+    sound = marker.read_bytes()
+    flipped = []
+    for bit in range(0, 8 * len(sound), 5):
+        changed = bytearray(sound)
+        changed[bit // 8] ^= 1 << bit % 8
+        flipped.append(bytes(changed))
+    for damaged in [b"", bytes(len(sound)), sound[:10], b"[" * 100_000, *flipped]:
+        marker.write_bytes(damaged)
+        cache = DiskTokenCache(root, "dataset", encryption=encryption)
+        assert cache.missing(["a"]) == []
+        cache.put("a", large(1), {})
+        found = files_under(root)
+        assert found.keys() == before.keys()
+        assert json.loads(found.pop(marker.name))["holds"], damaged
+        assert found.items() <= before.items()
+
+
+def test_a_damaged_marker_does_not_mix_encrypted_and_plain_tokens(root):
+    """What the shards are decides, also where only the marker said so before."""
+    DiskTokenCache(root, "dataset", encryption=ShardEncryption(MemoryKeyProvider(bytes(32)))).put("a", large(1), {})
+    (root / "holdfast-token-cache.json").write_bytes(b"{")
+    with pytest.raises(ConfigurationError, match="are encrypted: name their key"):
+        DiskTokenCache(root, "dataset").put("b", large(1), {})
 
 
 @pytest.mark.parametrize("fingerprint", ["../outside", "", ".tmp", "a/b", "x" * 500])

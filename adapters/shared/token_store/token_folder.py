@@ -10,8 +10,11 @@ from errno import EEXIST, ENOTEMPTY, EWOULDBLOCK
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
-from holdfast.adapters.shared.token_store.folder_operations import storing
-from holdfast.domain.errors import ConfigurationError
+from holdfast.adapters.shared.files.regular_file import read_alike, read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, storing
+from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, is_encrypted_in
+from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +57,7 @@ class TokenFolder:
         except FileNotFoundError:
             return False
         if MARKER in names:
-            _check_marker(self.root / MARKER, is_encrypted=self._is_encrypted)
+            _check_kind(self.root, was_encrypted=holds_encrypted(self.root), is_encrypted=self._is_encrypted)
             return True
         if any(not name.startswith(MARKER) for name in names):
             msg = f"{self.root} holds files that Holdfast did not write: choose an empty or a new folder for the tokens"
@@ -67,7 +70,7 @@ class TokenFolder:
             return
         self._make(self.root)
         with self.locked():
-            if not self.check():
+            if not self.check() or _read_marker(self.root / MARKER) is None:
                 self._mark()
             for folder in (self.drafts, self.quarantine):
                 if not folder.is_dir():
@@ -160,7 +163,7 @@ class TokenFolder:
             self.files.remove_file(path)
         unfinished = self.root / f"{MARKER}.{uuid4().hex}"
         told = {"schema": SCHEMA, "written_by": "holdfast", "holds": "tokens; may be deleted as a whole"}
-        text = json.dumps({**told, "encrypted": True} if self._is_encrypted else told)
+        text = json.dumps(sealed({**told, "encrypted": True} if self._is_encrypted else told))
         self.files.write_file(unfinished, f"{text}\n".encode("ascii"))
         self.files.sync_file(unfinished)
         self.files.rename(unfinished, self.root / MARKER)
@@ -176,8 +179,12 @@ class TokenFolder:
 
 
 def holds_encrypted(root: Path) -> bool:
-    """Return whether the tokens in the cache at ``root`` are encrypted; raises errors as ``TokenFolder.check`` does."""
-    return _read_marker(root / MARKER)
+    """Return whether the tokens in the cache at ``root`` are encrypted; raises errors as ``TokenFolder.check`` does.
+
+    If the marker is damaged, the shards tell.
+    """
+    told = _read_marker(root / MARKER)
+    return _shards_are_encrypted(root) if told is None else told
 
 
 def lock_of_folder(path: Path) -> int | None:
@@ -199,27 +206,35 @@ def lock_of_folder(path: Path) -> int | None:
     return descriptor
 
 
-def _read_marker(path: Path) -> bool:
+def _read_marker(path: Path) -> bool | None:
+    """Return whether the marker says that the tokens are encrypted, None if it is damaged."""
     try:
-        marker = json.loads(path.read_bytes())
+        marker = unsealed(parse_json(read_alike(path)))
         schema, was_encrypted = marker["schema"], marker.get("encrypted", False)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = f"{path} is damaged, so the owner of the folder is unknown: delete the folder if it is a token cache"
-        raise ConfigurationError(msg) from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
     if schema != SCHEMA:
         msg = f"{path} is of another version of Holdfast (schema {schema}): use that version, or choose another folder"
         raise ConfigurationError(msg)
     return bool(was_encrypted)
 
 
-def _check_marker(path: Path, *, is_encrypted: bool) -> None:
-    was_encrypted = _read_marker(path)
+def _shards_are_encrypted(root: Path) -> bool:
+    """Return whether the first shard that can be read is encrypted; raises ``ConfigurationError`` if there is none."""
+    for path in sorted(root.glob(f"[!.]*/*/{MANIFEST}")):
+        with contextlib.suppress(CorruptTokensError, DataError, OSError):
+            return is_encrypted_in(read_regular(path))
+    msg = f"{root / MARKER} is damaged, and no shard tells whose folder it is: delete the folder if it is a token cache"
+    raise ConfigurationError(msg)
+
+
+def _check_kind(root: Path, *, was_encrypted: bool, is_encrypted: bool) -> None:
     if was_encrypted and not is_encrypted:
-        msg = f"the tokens in {path.parent} are encrypted: name their key with data.cache.encryption.key_from"
+        msg = f"the tokens in {root} are encrypted: name their key with data.cache.encryption.key_from"
         raise ConfigurationError(msg)
     if is_encrypted and not was_encrypted:
         msg = (
-            f"the tokens in {path.parent} are not encrypted, and those of a run with data.cache.encryption must not "
+            f"the tokens in {root} are not encrypted, and those of a run with data.cache.encryption must not "
             "be mixed with them: name another folder with data.cache.dir"
         )
         raise ConfigurationError(msg)

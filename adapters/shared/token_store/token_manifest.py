@@ -110,6 +110,11 @@ def name_in(manifest: bytes) -> str:
     return str(_checked(manifest)["name"])
 
 
+def is_encrypted_in(manifest: bytes) -> bool:
+    """Return whether the shard is encrypted, without a key; raises the errors of ``ShardManifest.from_bytes``."""
+    return _checked(manifest).get("encryption") is not None
+
+
 def _checked(data: bytes) -> dict[str, Any]:
     record = _parse(data)
     schema = record.get("schema")
