@@ -200,6 +200,26 @@ def test_a_torn_term_is_waited_for(objects):
 
 
 @NEAR
+@pytest.mark.parametrize("num_empty", [1, 1000])
+def test_a_list_that_lacks_what_was_written_is_told(objects, num_empty):
+    """One wrong list is asked for again; a store that lists nothing is not mistaken for another process."""
+    watched, empty = WatchedObjects(objects), [[]] * num_empty
+
+    def forget(name, _, operation):
+        is_late = any(done == "create" for done, _ in watched.done)
+        return empty.pop() if name == "find" and is_late and empty else operation()
+
+    watched.around = forget
+    lease = lease_on(watched, Clock())
+    if num_empty == 1:
+        assert lease.acquire()
+        return
+    with pytest.raises(StateError, match="lacks the lease that was written there just now: check the right to list"):
+        lease.acquire()
+    assert lease.is_lost
+
+
+@NEAR
 def test_an_answer_that_is_lost_loses_no_lease(objects):
     """A term that was created although nobody heard of it is the holder's own."""
     clock = Clock()

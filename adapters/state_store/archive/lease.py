@@ -145,8 +145,13 @@ class ArchiveLease:
 
     def _begin(self, number: int) -> None:
         self._create(number, expires_at=self._clock() + self.ttl)
-        numbers = self._numbers()
+        numbers = self._numbers() or self._numbers()
         highest, term = self._highest(numbers)
+        if highest < number:
+            self._is_lost = True
+            msg = f"the list of {self._objects.name()} lacks the lease that was written there just now: "
+            msg += "check the right to list, or archive in a store whose lists are complete"
+            raise StateError(msg)
         if term is None or term.holder != self._holder:  # a lower term was created too late
             self._is_lost = True
             raise self._is_held(term)
