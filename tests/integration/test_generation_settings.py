@@ -17,6 +17,7 @@ from holdfast.adapters.shared.modeling.generation_settings import (
     read_generation_settings,
     sample_settings,
 )
+from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.domain.training.text_generation import Sampling
 
 TINY = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -157,3 +158,15 @@ def test_a_folder_without_settings_has_none(base):
     assert isinstance(read_generation_settings(str(base)), GenerationConfig)
     (base / "generation_config.json").unlink()
     assert read_generation_settings(str(base)) is None
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-30, 1e-12])
+def test_the_smallest_temperatures_take_the_likeliest_token(temperature):
+    """A temperature by which no logit can be divided samples as any that is nearly zero, and does not fail."""
+    network = built(HuggingfaceModelFactory(config={"model_type": "llama", **TINY}))
+
+    def ids_at(temperature):
+        sampling = Sampling(max_new_tokens=8, temperature=temperature)
+        return list(new_tokens(network, [5, 6], sampling, 3, lambda _: None))
+
+    assert ids_at(temperature) == ids_at(0.0)

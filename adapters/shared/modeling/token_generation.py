@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from holdfast.domain.training.text_generation import Sampling
 
+_LEAST_TEMPERATURE = 1e-30  # logits divided by less are no floats, and at it the likeliest id has all probability
+
 
 def new_tokens(
     network: PreTrainedModel,
@@ -36,7 +38,7 @@ def new_tokens(
     own: Mapping[str, Any] = {}
     if sampling.temperature > 0:
         own = sample_settings(network)
-        chosen = {"do_sample": True, "temperature": sampling.temperature}
+        chosen = {"do_sample": True, "temperature": max(sampling.temperature, _LEAST_TEMPERATURE)}
         chosen |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
     network = network.eval()
     try:
