@@ -177,6 +177,16 @@ def test_a_model_that_sees_ahead_is_refused(model_type):
         build(config | LAYERS)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_told_as_such(value):
+    """The first tensor that holds any is named, and nobody is told that the model is not causal."""
+    built = build({"model_type": "llama", **SIZES, **LAYERS}).network
+    with torch.no_grad():
+        built.model.layers[1].mlp.up_proj.weight[3, 4] = value
+    with pytest.raises(ConfigurationError, match=r"model\.layers\.1\.mlp\.up_proj\.weight holds NaN or infinity"):
+        probe_isolation(built, length=64, vocabulary=VOCABULARY)
+
+
 class Blind(nn.Module):
     """Predicts from the token alone, with noise and no notion of documents."""
 

@@ -29,12 +29,13 @@ def probe_isolation(network: nn.Module, *, length: int, vocabulary: int) -> bool
     of at most 85 tokens on the network's device, in evaluation mode, within the caller's autocast, and does not change
     gradients and random state, so it may be called again on another device or with another kernel. Two rows are packed,
     as a kernel may separate documents in one row and not in several. Raises ``ConfigurationError`` if a token's logits
-    depend on a later one.
+    depend on a later one, or are no finite numbers.
     """
     documents = _documents(length, vocabulary)
     with as_evaluated(network):
         alone, again, altered = _lone_logits(network, documents, vocabulary)
         if _differ(altered, alone[-1][: len(altered)], rounding=_largest(again - alone[-1]), least=_SAME):
+            _refuse_non_finite(network, alone[-1])
             msg = (
                 f"{type(network).__name__} is not causal: its tokens see later ones, so it cannot learn to predict them"
             )
@@ -72,6 +73,20 @@ def as_evaluated(network: nn.Module) -> Iterator[None]:
 def random_tokens(count: int, vocabulary: int) -> Tensor:
     """Return ``count`` ids below ``vocabulary``, int64, always the same ones."""
     return torch.randint(0, vocabulary, (count,), generator=torch.Generator().manual_seed(0))
+
+
+def _refuse_non_finite(network: nn.Module, logits: Tensor) -> None:
+    """Raise ``ConfigurationError`` that names the first tensor with NaN or infinity if ``logits`` are not finite."""
+    if bool(torch.isfinite(logits).all()):
+        return
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    found = (name for name, tensor in tensors if tensor.is_floating_point() and not torch.isfinite(tensor).all())
+    cause = "" if (name := next(found, None)) is None else f", as {name} holds NaN or infinity"
+    msg = (
+        f"the logits of {type(network).__name__} are no finite numbers before any step{cause}: take other weights, or "
+        "a precision in which they do not overflow (optimizer.precision=fp32)"
+    )
+    raise ConfigurationError(msg)
 
 
 def _documents(length: int, vocabulary: int) -> list[Tensor]:
