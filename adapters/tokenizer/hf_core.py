@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,30 @@ if TYPE_CHECKING:
 
 USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 
+_MOST_IDS = 1 << 27
 _UNREADABLE = "\ufdd0" * 16  # characters that stand for none, in Unicode's words
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+@contextmanager
+def telling_panics(name: str) -> Iterator[None]:
+    """Raise ``ConfigurationError`` about the tokenizer ``name`` in place of a panic of tokenizers, written in Rust."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # the library exports no name of it
+            raise
+        msg = f"{name} makes tokenizers fail on a text ({' '.join(str(error).split())}): use another tokenizer"
+        raise ConfigurationError(msg) from error
+
+
+def size_of(core: Tokenizer, name: str) -> int:
+    """Return the number of ids of ``core``; raises ``ConfigurationError`` if no model has so many."""
+    token, largest = max(core.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
+    if largest >= _MOST_IDS:
+        msg = f"{name} gives {token!r} the id {largest}, and no model has {_MOST_IDS} ids: use another tokenizer"
+        raise ConfigurationError(msg)
+    return int(largest) + 1
 
 
 def load_core(serialized: str, name: str) -> Tokenizer:

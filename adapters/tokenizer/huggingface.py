@@ -68,15 +68,17 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         backend: str = "auto",
         report: Callable[[str], object] = lambda _: None,
     ) -> None:
+        self._name = name
         self._core = core.load_core(serialized, name)
         token = core.settle_end_of_text(self._core, name, end_of_text)
         self._end_of_text = self._core.get_vocab(with_added_tokens=True)[token]
         known = (files if beside is None else beside) or {}
-        frame = settle_frame(self._core, name, add_bos, known, self._end_of_text)
-        self._around = frame.with_end(self._end_of_text)
-        reading = core.reading_core(self._core)
-        core.check_special_tokens(self._core, reading, name, self._end_of_text)
-        self._vocabulary_size = 1 + max(self._core.get_vocab(with_added_tokens=True).values())
+        with core.telling_panics(name):
+            frame = settle_frame(self._core, name, add_bos, known, self._end_of_text)
+            self._around = frame.with_end(self._end_of_text)
+            reading = core.reading_core(self._core)
+            core.check_special_tokens(self._core, reading, name, self._end_of_text)
+        self._vocabulary_size = core.size_of(self._core, name)
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
         self._encoder = ChosenEncoder(reading, dtype, backend=backend, report=report)
         self._files = (
@@ -114,7 +116,8 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         else:
             source = TokenizerSource(str(file) if file.is_dir() else path, revision, path)
             model, config = source.load(follows_model=follows_model), source.config()
-            parts = parts_of(model) if loader == "transformers" else published_parts(source, model, report)
+            with core.telling_panics(path):
+                parts = parts_of(model) if loader == "transformers" else published_parts(source, model, report)
         made = cls(**parts, name=path, add_bos=add_bos, backend=backend, report=report)
         if add_bos == "auto" and (sentence := contradiction(config, made.around[0])) is not None:
             report(sentence)
@@ -130,7 +133,8 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
 
         Raises ``ConfigurationError`` if the settings name a backend that cannot be used.
         """
-        self._encoder.check(documents)
+        with core.telling_panics(self._name):
+            self._encoder.check(documents)
 
     @property
     @override
@@ -154,15 +158,18 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
 
     @override
     def encode(self, documents: Sequence[str]) -> Encoded:
-        return self._encoder.encode(documents)
+        with core.telling_panics(self._name):
+            return self._encoder.encode(documents)
 
     @override
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._core.decode([int(number) for number in ids], skip_special_tokens=True))
+        with core.telling_panics(self._name):
+            return str(self._core.decode([int(number) for number in ids], skip_special_tokens=True))
 
     @override
     def decode_all(self, ids: Sequence[int]) -> str:
-        return str(self._core.decode([int(number) for number in ids], skip_special_tokens=False))
+        with core.telling_panics(self._name):
+            return str(self._core.decode([int(number) for number in ids], skip_special_tokens=False))
 
     @override
     def fingerprint(self) -> str:

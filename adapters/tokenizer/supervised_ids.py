@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from tokenizers import Tokenizer as Core
 
-from holdfast.adapters.tokenizer.hf_core import reading_core
+from holdfast.adapters.tokenizer.hf_core import reading_core, telling_panics
 from holdfast.adapters.tokenizer.hidden_specials import Piece
 from holdfast.domain.errors import DataError
 from holdfast.ports.tokenizer import SupervisedIds
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.tokenizer.hidden_specials import HiddenSpecials
     from holdfast.domain.training.reply_spans import RenderedReplies
+
+_NAME = "the tokenizer"
 
 
 @final
@@ -37,7 +39,8 @@ class RenderedEncoder:
 
     def ids(self, rendered: str) -> list[int]:
         """Return the ids of ``rendered``."""
-        return [number for piece in self._hidden.pieces(rendered) for number in self._encoding(piece).ids]
+        with telling_panics(_NAME):
+            return [number for piece in self._hidden.pieces(rendered) for number in self._encoding(piece).ids]
 
     def supervised(self, rendered: Sequence[RenderedReplies], end_of_text: int) -> list[SupervisedIds]:
         """Return the ids of several texts, with a mask of those in a span; a text without an end has ``end_of_text``.
@@ -48,8 +51,10 @@ class RenderedEncoder:
         """
         pieces = [list(self._hidden.pieces(each.text)) for each in rendered]
         texts = [piece.text for each in pieces for piece in each if piece.token is None]
-        encodings = iter(self._core.encode_batch(texts, add_special_tokens=False))
-        return [self._joined(each, some, encodings, end_of_text) for each, some in zip(rendered, pieces, strict=True)]
+        with telling_panics(_NAME):
+            encodings = iter(self._core.encode_batch(texts, add_special_tokens=False))
+            found = zip(rendered, pieces, strict=True)
+            return [self._joined(each, some, encodings, end_of_text) for each, some in found]
 
     def _joined(
         self, rendered: RenderedReplies, pieces: Sequence[Piece], encodings: Iterator[Encoding], end_of_text: int

@@ -14,6 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.domain.errors import ConfigurationError
+from tests.support.small_tokenizers import small_tokenizer
 
 OFFLINE = """
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
@@ -144,3 +145,30 @@ def test_the_fingerprint_tells_encodings_apart():
     prints.append(HuggingfaceTokenizer(plain.to_str(), end_of_text="</s>").fingerprint())
     assert len(set(prints)) == 4
     assert HuggingfaceTokenizer(prefixed.to_str(), end_of_text="<eos>").fingerprint() not in prints
+
+
+PANICS = {
+    "replaces nothing": {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}},
+    "backtracks": {
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    },
+}
+
+
+@pytest.mark.parametrize("kind", PANICS)
+@pytest.mark.parametrize("backend", ["auto", "huggingface"])
+def test_a_tokenizer_that_panics_is_refused(tmp_path, kind, backend):
+    """What ends tokenizers, a library in Rust, on a text is one sentence that names the file, loaded or used."""
+    record = json.loads(small_tokenizer("gpt-2").to_str()) | PANICS[kind]
+    (tmp_path / "bad.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match=r"bad\.json makes tokenizers fail on a text \("):
+        HuggingfaceTokenizer.load(str(tmp_path / "bad.json"), backend=backend).encode(["a b", f"{'a' * 40}!"])
+
+
+@pytest.mark.parametrize("number", [1 << 27, 2**31, 2**32 - 1])
+def test_an_id_that_no_model_has_is_refused(tmp_path, number):
+    """A vocabulary as large as its largest id would take gigabytes; the message names the token."""
+    record = json.loads(small_tokenizer("gpt-2").to_str())
+    record["model"]["vocab"]["zzz"] = number
+    (tmp_path / "large.json").write_text(json.dumps(record))
+    assert f"gives 'zzz' the id {number}" in refusal_of(tmp_path / "large.json")
