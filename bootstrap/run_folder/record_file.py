@@ -82,7 +82,8 @@ def read_record(path: Path) -> dict[str, Any]:
                 raise
             msg = f"{lost}: {_remedy(path)}"
             raise StateError(msg) from lost
-        _warn(f"{lost}: what {copy.checkpoint} holds of it is used, and the next start of the run puts it back")
+        using = f"what {copy.checkpoint} holds of it is used, and the next start of the run puts it back"
+        _warn(f"{lost}: {using}", path.absolute())
         return copy.record
 
 
@@ -286,6 +287,6 @@ def _budget_in(settings: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _warn(sentence: str) -> None:
-    """Log ``sentence``, once in this process."""
+def _warn(sentence: str, _of: Path) -> None:
+    """Log ``sentence`` on a folder, once in this process."""
     _log.warning("%s", sentence)
