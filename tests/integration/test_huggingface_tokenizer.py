@@ -155,14 +155,20 @@ PANICS = {
 }
 
 
-@pytest.mark.parametrize("kind", PANICS)
-@pytest.mark.parametrize("backend", ["auto", "huggingface"])
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        ("replaces nothing", "auto"),
+        ("replaces nothing", "huggingface"),
+        pytest.param("backtracks", "huggingface", marks=pytest.mark.slow),  # until it gives up
+    ],
+)
 def test_a_tokenizer_that_panics_is_refused(tmp_path, kind, backend):
     """What ends tokenizers, a library in Rust, on a text is one sentence that names the file, loaded or used."""
     record = json.loads(small_tokenizer("gpt-2").to_str()) | PANICS[kind]
     (tmp_path / "bad.json").write_text(json.dumps(record))
     with pytest.raises(ConfigurationError, match=r"bad\.json makes tokenizers fail on a text \("):
-        HuggingfaceTokenizer.load(str(tmp_path / "bad.json"), backend=backend).encode(["a b", f"{'a' * 40}!"])
+        HuggingfaceTokenizer.load(str(tmp_path / "bad.json"), backend=backend).encode(["a b", f"{'a' * 30}!"])
 
 
 @pytest.mark.parametrize("number", [1 << 27, 2**31, 2**32 - 1])
