@@ -31,10 +31,10 @@ def telling_panics(name: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # the library exports no name of it
-            raise
-        msg = f"{name} makes tokenizers fail on a text ({' '.join(str(error).split())}): use another tokenizer"
-        raise ConfigurationError(msg) from error
+        if type(error).__name__ == "PanicException":  # the library exports no name of it
+            msg = f"{name} makes tokenizers fail on a text ({' '.join(str(error).split())}): use another tokenizer"
+            raise ConfigurationError(msg) from error
+        raise
 
 
 def size_of(core: Tokenizer, name: str) -> int:
