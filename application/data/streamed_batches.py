@@ -17,7 +17,7 @@ from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -187,9 +187,9 @@ class StreamedBatches:
             dealt: list[tuple[int, Dealt]] = []
             done = 0
             while done < num_rows:
-                end, ended = _within_epoch(sources, of_batch[done:])
-                for number in _present(of_batch[done : done + end]):
-                    places = done + np.flatnonzero(of_batch[done : done + end] == number)
+                found, end, ended = _within_epoch(sources, of_batch[done:])
+                for number, of_source in found.items():
+                    places = done + of_source
                     dealt += ((number, each) for each in sources[number].deal(samples + places, places))
                 done += end
                 if ended is not None and not sources[ended].turn():
@@ -245,23 +245,20 @@ def refuse_ranks(share: RankShard, plan: LanePlan) -> None:
         raise ConfigurationError(msg)
 
 
-def _within_epoch(sources: dict[int, SourceLanes], of_rows: NDArray[np.int64]) -> tuple[int, int | None]:
-    """Return how many of the next rows come before a source ends its epoch, and that source, None if all do."""
+def _within_epoch(
+    sources: dict[int, SourceLanes], of_rows: NDArray[np.int64]
+) -> tuple[Mapping[int, NDArray[np.int64]], int, int | None]:
+    """Return the next rows of each source, int64, up to where one ends its epoch, that place, and which; else None."""
+    present = [int(of_rows[0])] if (of_rows == of_rows[0]).all() else np.unique(of_rows).tolist()
+    found = {number: np.flatnonzero(of_rows == number) for number in present}
     end, ended = len(of_rows), None
-    for number in _present(of_rows):
-        places = np.flatnonzero(of_rows == number)
+    for number, places in found.items():
         left = sources[number].num_left(len(places))
         if left < len(places) and places[left] < end:
             end, ended = int(places[left]), number
-    return end, ended
-
-
-def _present(of_rows: NDArray[np.int64]) -> Sequence[int]:
-    first = of_rows[0] if len(of_rows) else -1
-    if len(of_rows) and (of_rows == first).all():
-        return [int(first)]
-    found: list[int] = np.unique(of_rows).tolist()
-    return found
+    if ended is not None:
+        found = {number: places[places < end] for number, places in found.items()}
+    return {number: places for number, places in found.items() if len(places)}, end, ended
 
 
 def _share_out(dealt: Sequence[tuple[int, Dealt]], num_rows: int, ranks: int) -> NDArray[np.int64]:
