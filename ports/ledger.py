@@ -97,7 +97,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def end_run(self, run: str, state: str, time: float) -> None:
-        """Record that ``run`` ended at ``time``; ``state`` is ``finished`` or ``failed``."""
+        """Record that ``run`` ended at ``time``; ``state`` is finished, stopped early, stopped or failed."""
 
     @abstractmethod
     def record(self, run: str, steps: StepRecords, spans: Spans) -> None:

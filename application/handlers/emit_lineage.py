@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from holdfast.domain.data.lineage_event import JobExecution, JobState
-from holdfast.domain.events import DataEnded, RunFailed, RunFinished, RunStarted, StopRequested
+from holdfast.domain.events import RunFailed, RunFinished, RunStarted
+from holdfast.domain.training.run_end import RunEnd, RunState
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
@@ -37,20 +38,16 @@ class EmitLineage:
         self._inputs = inputs
         self._outputs = outputs
         self._hide = hide
-        self._have_data_ended = False
-        self._is_stopped = False
+        self._end = RunEnd()
 
     def __call__(self, event: Event) -> None:
         """Emit what ``event`` means for the job, if anything."""
+        self._end.add(event)
         match event:
             case RunStarted():
                 self._enter(JobState.START)
-            case DataEnded():
-                self._have_data_ended = True
-            case StopRequested(is_early=is_early):
-                self._is_stopped = not self._have_data_ended and not is_early
             case RunFinished():
-                self._enter(JobState.ABORT if self._is_stopped else JobState.COMPLETE)
+                self._enter(JobState.ABORT if self._end.state is RunState.STOPPED else JobState.COMPLETE)
             case RunFailed(_, error):
                 reason = describe(error) if isinstance(error, Exception) else ""
                 message = f"{type(error).__name__}: {reason}" if reason else type(error).__name__

@@ -10,14 +10,24 @@ import numpy as np
 
 from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.domain.errors import TrainingError
-from holdfast.domain.events import RunFailed
+from holdfast.domain.training.run_end import RunEnd
 from holdfast.ports.ledger import CheckpointRecord, StepRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.domain.data.document_spans import Spans
-    from holdfast.domain.events import CheckpointSaved, Event, RolledBack, RunFinished, RunStarted, StepCompleted
+    from holdfast.domain.events import (
+        CheckpointSaved,
+        DataEnded,
+        Event,
+        RolledBack,
+        RunFailed,
+        RunFinished,
+        RunStarted,
+        StepCompleted,
+        StopRequested,
+    )
     from holdfast.domain.training.step_outcome import StepOutcome
     from holdfast.ports.ledger import Ledger, Rejects
     from holdfast.ports.state_store import CheckpointInfo
@@ -72,6 +82,7 @@ class RecordLedger:
         self._steps: list[_Step] = []
         self._samples = 0
         self._passed = -math.inf
+        self._end = RunEnd()
 
     def on_start(self, event: RunStarted) -> None:
         """Begin the run, or continue it: later steps of an earlier process are about to be taken again."""
@@ -115,9 +126,14 @@ class RecordLedger:
         self._thread.submit(lambda: [self._ledger.checkpoint(self._run, each) for each in records])
         self._thread.raise_errors()
 
+    def on_stop(self, event: DataEnded | StopRequested) -> None:
+        """Note why the run is about to end."""
+        self._end.add(event)
+
     def on_end(self, event: RunFinished | RunFailed) -> None:
         """Record the last steps and the end of the run."""
-        ended, state = self._wall(), "failed" if isinstance(event, RunFailed) else "finished"
+        self._end.add(event)
+        ended, state = self._wall(), self._end.state.value
         self._pass_on()
         self._thread.submit(lambda: self._ledger.end_run(self._run, state, ended))
         self.settle(event)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, final
 from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.application.monitoring.monitor_thread import close_all
 from holdfast.domain.errors import TrainingError
-from holdfast.domain.events import RunFailed, TextGenerated
+from holdfast.domain.events import TextGenerated
+from holdfast.domain.training.run_end import RunEnd, RunState
 from holdfast.ports.monitor import EndState, NoteKind
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         EvaluationCompleted,
         Event,
         RolledBack,
+        RunFailed,
         RunFinished,
         RunStarted,
         StepCompleted,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.ports.optimizer import Trainable
 
 _END_SECONDS = 15.0
+_ENDS = {RunState.STOPPED: EndState.STOPPED, RunState.FAILED: EndState.FAILED}
 _SHARE_OF_GRACE = 0.1
 
 
@@ -88,7 +91,7 @@ class RecordMetrics:
         self._limits = limits = limits or MonitorLimits()
         self._patience = limits.patience_seconds
         self._thread = BackgroundWorker("metrics")
-        self._is_at_end = self._has_stopped = False
+        self._start = RunEnd()
         self._end: EndState | None = None
         self._step = 0
         self._completed = -math.inf
@@ -142,14 +145,13 @@ class RecordMetrics:
             if text is not None:
                 tracker.event(self._step, type(event).__name__, text)
 
-    def on_data_end(self, _: DataEnded) -> None:
+    def on_data_end(self, event: DataEnded) -> None:
         """Take the stop that follows for the end of the run."""
-        self._is_at_end = True
+        self._start.add(event)
 
     def on_stop(self, event: StopRequested) -> None:
         """Wait less from here on if a signal has left little time."""
-        self._is_at_end = self._is_at_end or event.is_early
-        self._has_stopped = not self._is_at_end
+        self._start.add(event)
         if event.signal is not None:
             self._patience = min(self._patience, self._limits.grace_seconds * _SHARE_OF_GRACE)
 
@@ -168,9 +170,8 @@ class RecordMetrics:
 
         Raises ``TrainingError`` if a monitor takes too long.
         """
-        self._end = EndState.STOPPED if self._has_stopped else EndState.FINISHED
-        if isinstance(event, RunFailed):
-            self._end = EndState.FAILED
+        self._start.add(event)
+        self._end = _ENDS.get(self._start.state, EndState.FINISHED)
         try:
             self._settle(event)
         finally:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.cli.arguments import Commands
 
 _HELP = """\
-Reports in plain words whether the run is running, finished, stopped, failed or killed, at which step, which checkpoint
-is durable and how often the run was started; after a failure also the cause and what to try, from post-mortem/ in the
-run folder. It only reads.
+Reports the state of the run in the words that `runs --help` lists, at which step, which checkpoint is durable and how
+often the run was started; after a failure also the cause and what to try, from post-mortem/ in the run folder. It only
+reads.
 
 example:
   %(prog)s runs/default

@@ -22,12 +22,16 @@ examples:
   %(prog)s /scratch/experiments --json
 
 state of a run:
-  training   a process trains it now
-  starting   a process prepares its data or its model now
-  finished   its budget is spent or its data have ended
-  stopped    a signal, a file or the host program asked it to stop; the same command continues it
-  failed     an error ended it
-  crashed    its process ended without a message, for example by SIGKILL or a power cut
+  training         a process trains it now
+  starting         a process prepares its data or its model now
+  suspended        this process is suspended, for example by Ctrl-Z
+  no sign of life  a process holds it, but no heartbeat has come from it for 90 seconds
+  finished         its budget is spent or its data have ended
+  stopped early    early stopping ended it
+  stopped          a signal, a file or the host program asked it to stop; the same command continues it
+  failed           an error ended it
+  hung             it made no progress, and the watchdog ended it
+  crashed          its process ended without a message, for example by SIGKILL or a power cut
 """
 
 

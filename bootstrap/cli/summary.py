@@ -21,13 +21,16 @@ from holdfast.bootstrap.wiring.record_files import rejected_in
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.domain.counting import counted
 from holdfast.domain.events import (
+    DataEnded,
     EvaluationCompleted,
     RunFinished,
     RunStarted,
     StepCompleted,
+    StopRequested,
     SuiteEvaluated,
     SuiteFailed,
 )
+from holdfast.domain.training.run_end import RunEnd, RunState
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
@@ -56,7 +59,10 @@ class Report:
         self._waited = 0.0
         self._step: StepCompleted | None = None
         self._evaluation: EvaluationCompleted | None = None
+        self._end = RunEnd()
         self.written: Path | None = None
+        run.subscribe(DataEnded, self._end.add)
+        run.subscribe(StopRequested, self._end.add)
         run.subscribe(RunStarted, self._on_start)
         run.subscribe(StepCompleted, self._on_step)
         run.subscribe(EvaluationCompleted, self._on_evaluation)
@@ -141,7 +147,7 @@ class Report:
         evaluated = {} if self._evaluation is None else self._evaluation.evaluation.metrics
         return {
             "run": str(self._run.directory),
-            "state": self._state,
+            "state": self._end.at_finish.value,
             "end": self._ending(progress),
             "reason": None if stop is None else stop.reason,
             "step": progress.step,
@@ -162,13 +168,6 @@ class Report:
     def _has_trained(self, progress: Progress) -> bool:
         return self._first is None or progress.step > self._first.step
 
-    @property
-    def _state(self) -> str:
-        stop = self._run.stopped_by
-        if stop is None:
-            return "finished"
-        return "stopped early" if stop.is_early else "stopped"
-
     def _ending(self, progress: Progress) -> str:
         """Return a phrase for the end of the run: the budget was spent, or the reason of an earlier stop."""
         stop, patience = self._run.stopped_by, progress.patience
@@ -182,6 +181,8 @@ class Report:
             )
         budget = self._run.parts.opened.budget.steps if self._run.parts is not None else None
         whole = f" of {budget:,}" if budget is not None else ""
+        if self._end.at_finish is RunState.FINISHED:
+            return f"finished after step {progress.step:,}{whole}: {stop.reason}"
         if not stop.is_early or patience is None:
             return f"stopped after step {progress.step:,}{whole} ({stop.reason})"
         again = "" if self._has_trained(progress) else ", before this start"
@@ -236,7 +237,7 @@ def _left_out(layout: RunLayout) -> Iterator[str]:
 
 def failure_of(run: Run, error: Exception) -> Mapping[str, str]:
     """Return the JSON object about a run that ``error`` has ended."""
-    return {"run": str(run.directory), "state": "failed", "error": str(error)}
+    return {"run": str(run.directory), "state": RunState.FAILED.value, "error": str(error)}
 
 
 def _indented(text: str) -> str:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.bootstrap.operations.run_progress import shown_span
+from holdfast.bootstrap.operations.run_state import events_of_last_start, seconds_of_silence, state_of, time_of
 from holdfast.bootstrap.operations.trust import note_trust
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP
 from holdfast.bootstrap.run_folder.record_file import read_record
-from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
+from holdfast.bootstrap.run_folder.run_lock import holder_of
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
+from holdfast.domain.training.run_end import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,22 +43,23 @@ _WORDS = {
 class Story:
     """The contents of a run's files: the events of all its starts, the last recorded step, the checkpoints' steps."""
 
+    state: RunState
     events: Sequence[Mapping[str, Any]]
     last_step: int
     checkpoints: Sequence[int]
     budget: int | None
-    is_running: bool
-    start: Mapping[str, Any] = field(default_factory=dict)
-    returns: Sequence[Mapping[str, Any]] = ()
+    start: Mapping[str, Any]
+    returns: Sequence[Mapping[str, Any]]
+
+    @property
+    def of_last_start(self) -> Sequence[Mapping[str, Any]]:
+        """Return the events of the last start; none if it did not come to its first step."""
+        return events_of_last_start(self.start, self.events)
 
     @property
     def has_trained(self) -> bool:
         """Return whether the last start came to its first step, or to its end if it had no steps to take."""
-        begins = [time for event in self.events if event.get("event") == "RunStarted" and (time := _time_of(event))]
-        if "time" not in self.start:  # a run from before this was recorded
-            return True
-        began = datetime.fromisoformat(str(self.start["time"]))
-        return any(time >= began for time in begins[-1:])
+        return "time" not in self.start or bool(self.of_last_start)  # early versions recorded no start
 
     @property
     def starts(self) -> Sequence[int]:
@@ -63,29 +67,24 @@ class Story:
         return [number for number, event in enumerate(self.events) if event.get("event") == "RunStarted"]
 
     @property
-    def before(self) -> Sequence[Mapping[str, Any]]:
-        """Return the events of all starts except the last one."""
-        return self.events[: self.starts[-1]] if self.starts else []
-
-    @property
     def last(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the last event of each kind of the last start."""
-        return {str(event.get("event")): event for event in self.events[len(self.before) :]}
+        return {str(event.get("event")): event for event in self.of_last_start}
 
 
 def explain(run: Path) -> str:
     """Return the explanation of the run folder ``run``; writes nothing; raises ``StateError`` for another folder."""
     if RunLayout(run).is_unwritten:
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
-    record = read_record(run)
-    layout = RunLayout(run)
+    record, layout = read_record(run), RunLayout(run)
+    events = list(JsonLines(layout.events).read())
     figures = [line.get("step") for line in JsonLines(layout.metrics).read() if "loss" in line]
     story = Story(
-        list(JsonLines(layout.events).read()),
+        state_of(run, record, events),
+        events,
         max((step for step in figures if isinstance(step, int)), default=0),
         layout.durable_steps(),
         _steps_of(record),
-        is_locked(run),
         record.get("start", {}),
         [
             entry
@@ -105,13 +104,13 @@ def _steps_of(record: Mapping[str, Any]) -> int | None:
 
 def _lines(run: Path, story: Story) -> Iterator[str]:
     whole = "" if story.budget is None else f" of {story.budget}"
-    yield f"{run} · {_state(story)} · step {story.last_step}{whole}"
-    if story.is_running and (holder := holder_of(run)) is not None:
+    yield f"{run} · {story.state} · step {story.last_step}{whole}"
+    if story.state.is_active and (holder := holder_of(run)) is not None:
         yield f"trained by {holder}"
     if story.checkpoints:
         lost = max(0, story.last_step - story.checkpoints[-1])
         yield f"checkpoints: {len(story.checkpoints)}, the newest of step {story.checkpoints[-1]}" + (
-            f": {counted(lost, 'step')} after it to be taken again" if lost and not story.is_running else ""
+            f": {counted(lost, 'step')} after it to be taken again" if lost and not story.state.is_active else ""
         )
     else:
         yield "checkpoints: none"
@@ -144,37 +143,35 @@ def _restarts(run: Path) -> Iterator[str]:
 
 def _unwritten(run: Path) -> Iterator[str]:
     """Yield the lines about a run folder that a start has locked without writing anything else yet."""
-    if is_locked(run):
-        yield f"{run} · starting · step 0"
+    state = state_of(run, {}, [])
+    yield f"{run} · {state} · step 0"
+    if state.is_active:
         if (holder := holder_of(run)) is not None:
             yield f"by {holder}"
+        yield from _silence(run, state)
         return
-    yield f"{run} · not begun · step 0"
     yield f"why: the last start ended before it wrote {RECORD}: nothing was trained, and nothing is lost"
     yield "what to try: start the same command again"
 
 
-def _state(story: Story) -> str:
-    if story.is_running:
-        return "running" if story.has_trained else "starting"
-    if not story.has_trained:
-        return "failed" if "error" in story.start else "killed"
-    last = story.last
-    if "RunFailed" in last:
-        return "failed"
-    if "RunFinished" in last:
-        stop = last.get("StopRequested")
-        return "finished" if stop is None else "stopped early" if stop.get("is_early") is True else "stopped"
-    end = story.events[-1] if story.starts else {}
-    if end.get("event") == "RunStalled" and "step" not in end:  # the watchdog's own: the loop would tell its step
-        return "hung"
-    return "killed" if story.starts else "not begun"
+def _silence(run: Path, state: RunState) -> Iterator[str]:
+    """Yield the lines about a run that a process holds without a sign of life."""
+    if state not in (RunState.SUSPENDED, RunState.SILENT):
+        return
+    seconds, holder = seconds_of_silence(run), holder_of(run)
+    since = "" if seconds is None else f"no sign of life for {shown_span(seconds)}: "
+    if state is RunState.SUSPENDED and holder is not None:
+        yield f"why: {since}the process is suspended, as by Ctrl-Z"
+        yield f"what to try: fg in its terminal, or kill -CONT {holder.pid}; it continues where it is"
+        return
+    yield f"why: {since}its lock is held, but it sends no heartbeats"
+    yield "what to try: look whether its machine, its disk and its process answer; without them, end the process"
 
 
 def _reasons_of_start(story: Story) -> Iterator[str]:
     """Yield the lines about a start that did not train: its last phase, and the reason for its end."""
     phase = story.start.get("phase", "starting")
-    if story.is_running:
+    if story.state.is_active:
         yield f"since {story.start['time']}, now {phase}"
     elif (error := story.start.get("error")) is not None:
         yield f"why: the last start ended while it was {phase}: {error}"
@@ -192,29 +189,15 @@ def _silent_causes(story: Story) -> str:
 
 
 def _reasons(run: Path, story: Story) -> Iterator[str]:
+    yield from _silence(run, story.state)
     if not story.has_trained:
         yield from _reasons_of_start(story)
         return
-    found = _post_mortem(run, story)
-    state, last = _state(story), story.last
-    if state == "stopped":
-        yield f"why: {last['StopRequested'].get('reason')}; the same command continues"
-    elif state == "stopped early":
-        yield f"why: {last['StopRequested'].get('reason')}"
-        yield "what to try: raise recovery.early_stopping.patience, or set it to 0, to train on"
-    elif state == "hung":
-        yield f"why: {last['RunStalled'].get('reason')}"
-        stacks = sorted(RunLayout(run).stacks.glob("*.txt"), key=lambda path: path.stat().st_mtime)
-        yield from (f"    where each thread was: {path}" for path in stacks[-1:])
-        yield "what to try: start the same command again; it continues from the newest checkpoint"
-    elif state == "killed":
-        yield f"why: the process ended without a message: {_silent_causes(story)}"
-        yield "what to try: start the same command again; it continues from the newest checkpoint"
-    elif state == "failed" and not found:
-        yield f"why: {last['RunFailed'].get('error')}"
-        yield "what to try: start the same command again once the cause is removed"
-    if state == "running":
+    if story.state.is_active:
         return
+    found = _post_mortem(run, story)
+    if not found or story.state is not RunState.FAILED:
+        yield from _reasons_of_end(run, story)
     for folder, cause in found:
         where = f"rank {cause['rank']}" if cause["ranks"] > 1 else "cause"
         yield f"{where}: {cause['error']}: {cause['message']}"
@@ -225,11 +208,37 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
         yield f"    - the same command continues from step {max(story.checkpoints, default=0)}"
 
 
+def _reasons_of_end(run: Path, story: Story) -> Iterator[str]:
+    """Yield the lines about the end of a start that has trained, as far as its events tell it."""
+    last = story.last
+    match story.state:
+        case RunState.STOPPED:
+            yield f"why: {last['StopRequested'].get('reason')}; the same command continues"
+        case RunState.STOPPED_EARLY:
+            early = next(event for event in story.of_last_start if event.get("is_early") is True)
+            yield f"why: {early.get('reason')}"
+            yield "what to try: raise recovery.early_stopping.patience, or set it to 0, to train on"
+        case RunState.FINISHED if "DataEnded" in last:
+            yield "why: the data have ended"
+        case RunState.HUNG:
+            yield f"why: {last['RunStalled'].get('reason')}"
+            stacks = sorted(RunLayout(run).stacks.glob("*.txt"), key=lambda path: path.stat().st_mtime)
+            yield from (f"    where each thread was: {path}" for path in stacks[-1:])
+            yield "what to try: start the same command again; it continues from the newest checkpoint"
+        case RunState.CRASHED:
+            yield f"why: the process ended without a message: {_silent_causes(story)}"
+            yield "what to try: start the same command again; it continues from the newest checkpoint"
+        case RunState.FAILED:
+            yield f"why: {last['RunFailed'].get('error')}"
+            yield "what to try: start the same command again once the cause is removed"
+
+
 def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, Any]]]:
     """Return the post-mortem folders of the last start with their causes, the rank that wrote first at the front."""
     attempts = sorted(RunLayout(run).post_mortem.glob("*/"))
-    before = max((_stamp(event) for event in story.before), default="")
-    if not attempts or attempts[-1].name < before:
+    before = story.events[: len(story.events) - len(story.of_last_start)]
+    stamp = max(map(_stamp, before), default="")
+    if not attempts or attempts[-1].name < stamp:
         return []
     causes = sorted(attempts[-1].glob("rank*/cause.json"), key=lambda path: path.stat().st_mtime)
     return [(path.parent, _cause(path)) for path in causes]
@@ -246,14 +255,5 @@ def _cause(path: Path) -> Mapping[str, Any]:
 
 
 def _stamp(event: Mapping[str, Any]) -> str:
-    time = _time_of(event)
+    time = time_of(event)
     return "" if time is None else time.astimezone(UTC).strftime(STAMP)
-
-
-def _time_of(event: Mapping[str, Any]) -> datetime | None:
-    """Return the time of ``event``, None if it has no time in the form of a run's events."""
-    try:
-        time = datetime.fromisoformat(str(event.get("time")))
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

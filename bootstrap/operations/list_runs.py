@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.json_lines import bounded_lines
 from holdfast.adapters.shared.files.regular_file import open_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.bootstrap.operations.growing_file import records_in
+from holdfast.bootstrap.operations.run_state import state_of
 from holdfast.bootstrap.process.text_table import cut, table_within
-from holdfast.bootstrap.run_folder.folder import TRAINING, versions_read
+from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import flatten, read_record
-from holdfast.bootstrap.run_folder.run_lock import is_locked
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from holdfast.domain.training.run_end import RunState
+
 _TAIL_BYTES = 1 << 16
 _DEEPEST = 4
 _OF_TRACKERS = "mlflow-artifacts"  # a folder that the monitor mlflow makes beside run folders
 _NOT_COMPARED = ("run.name", "run.dir")
-_EVALUATION = b'"EvaluationCompleted"'
-_BOUNDS = ("RunStarted", "RunFinished", "RunFailed")
 
 
 @final
@@ -55,13 +55,13 @@ class RunFigures:
 class RunEntry:
     """A run as its folder describes it.
 
-    ``state`` is training, starting, finished, stopped early, stopped, failed or crashed. ``ended`` is the time of the
-    last sign of life, None while a process works on the run. ``settings`` are those in which the runs differ.
+    ``ended`` is the time of the last sign of life, None while a process works on the run. ``settings`` are those in
+    which the runs differ.
     """
 
     name: str
     path: str
-    state: str
+    state: RunState
     figures: RunFigures
     data_versions: Sequence[str]
     started: str | None
@@ -100,9 +100,7 @@ def _find(folder: Path) -> tuple[list[RunEntry], dict[str, str]]:
     for path, is_run in _folders(folder, _DEEPEST):
         shown = "." if path == folder else str(path.relative_to(folder))
         if not is_run:
-            others[shown] = (
-                "holds the lock of a start, and no run yet" if RunLayout(path).is_unwritten else "holds no run"
-            )
+            others[shown] = _without_run(path)
             continue
         try:
             runs.append(_entry(path, path.resolve().name if path == folder else shown))
@@ -111,6 +109,12 @@ def _find(folder: Path) -> tuple[list[RunEntry], dict[str, str]]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             others[shown] = f"cannot be read ({type(error).__name__}: {one_line(str(error))})"
     return runs, others
+
+
+def _without_run(path: Path) -> str:
+    if not RunLayout(path).is_unwritten:
+        return "holds no run"
+    return f"{state_of(path, {}, [])}: holds the lock of a start, and no run yet"
 
 
 def _folders(folder: Path, depth: int) -> Iterator[tuple[Path, bool]]:
@@ -133,11 +137,12 @@ def _folders(folder: Path, depth: int) -> Iterator[tuple[Path, bool]]:
 
 def _entry(path: Path, name: str) -> RunEntry:
     record, layout = read_record(path), RunLayout(path)
-    events = _tail(layout.events)
+    events = _records(layout.events)
+    of_evaluations = [each.get("loss") for each in events if each.get("event") == "EvaluationCompleted"]
     steps = [each for each in _tail(layout.metrics) if type(each.get("step")) is int]
     losses = [each for each in steps if "loss" in each]
     evaluations = [each for each in steps if "eval_loss" in each]
-    state = _state(path, record, events)
+    state = state_of(path, record, events)
     last = losses[-1] if losses else {}
     newest = {entry["name"]: entry["id"] for entry in versions_read(record)}
     return RunEntry(
@@ -149,33 +154,14 @@ def _entry(path: Path, name: str) -> RunEntry:
             tokens=last.get("tokens"),
             loss=last.get("loss"),
             eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,
-            best_eval_loss=_best_evaluation(layout.events),
+            best_eval_loss=min((loss for loss in of_evaluations if isinstance(loss, float)), default=None),
             eval_reward_accuracy=evaluations[-1].get("eval_reward_accuracy") if evaluations else None,
         ),
         data_versions=list(newest.values()),
         started=record.get("created"),
-        ended=None if state in ("training", "starting") else _ended(layout, events, record),
+        ended=None if state.is_active else _ended(layout, events, record),
         settings=flatten(record["settings"]),
     )
-
-
-def _state(path: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
-    start = record.get("start", {})
-    if is_locked(path):
-        return "training" if start.get("phase", TRAINING) == TRAINING else "starting"
-    if "error" in start:
-        return "failed"
-    names = [str(event.get("event")) for event in events]
-    end = max((number for number, name in enumerate(names) if name in _BOUNDS), default=None)
-    if end is None or names[end] == "RunStarted" or start.get("phase", TRAINING) != TRAINING:
-        return "crashed"
-    if names[end] == "RunFailed":
-        return "failed"
-    begin = max((number for number, name in enumerate(names[:end]) if name in _BOUNDS), default=0)
-    stops = [event for event in events[begin:end] if event.get("event") == "StopRequested"]
-    if any(event.get("is_early") is True for event in stops):
-        return "stopped early"
-    return "stopped" if stops and "DataEnded" not in names[begin:end] else "finished"
 
 
 def _ended(layout: RunLayout, events: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> str | None:
@@ -186,34 +172,26 @@ def _ended(layout: RunLayout, events: Sequence[Mapping[str, Any]], record: Mappi
     return max((time for time in times if isinstance(time, str)), default=None)
 
 
-def _tail(path: Path) -> list[Mapping[str, Any]]:
+def _tail(path: Path) -> list[dict[str, Any]]:
     """Return the records in the last 64 KiB of a file with a JSON object a line; broken lines are left out."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
+            file.seek(max(0, size - _TAIL_BYTES - 1))
+            if size > _TAIL_BYTES:
+                file.readline()
+            return list(records_in(file.read()))
     except OSError:
         return []
-    return [record for line in lines[size > _TAIL_BYTES :] if (record := _parsed(line)) is not None]
 
 
-def _best_evaluation(path: Path) -> float | None:
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file with a JSON object a line; none of a file that cannot be read."""
     try:
         with open_regular(path) as file:
-            records = [_parsed(line) for line in bounded_lines(file) if _EVALUATION in line]
+            return [record for line in bounded_lines(file) for record in records_in(line)]
     except OSError:
-        return None
-    losses = [record.get("loss") for record in records if record is not None]
-    return min((loss for loss in losses if isinstance(loss, float)), default=None)
-
-
-def _parsed(line: bytes) -> Mapping[str, Any] | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+        return []
 
 
 def _with_differences(runs: Sequence[RunEntry]) -> list[RunEntry]:

@@ -108,7 +108,7 @@ def time_left(
         return None
     if rate is not None:
         per_second, seconds = rate
-        base = f"{_shown(per_second)} steps/s over the last {_span(seconds)}, saves and evaluations included"
+        base = f"{_shown(per_second)} steps/s over the last {shown_span(seconds)}, saves and evaluations included"
         return TimeLeft(min(left) / per_second, base)
     if tokens_per_second and tokens_a_step:
         base = f"{tokens_per_second:,.0f} tokens/s in recent steps, without saves and evaluations"
@@ -130,5 +130,6 @@ def _shown(rate: float) -> str:
     return f"{rate:.3g}" if rate < 100 else f"{rate:,.0f}"
 
 
-def _span(seconds: float) -> str:
+def shown_span(seconds: float) -> str:
+    """Return ``seconds`` for a person, without fractions."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

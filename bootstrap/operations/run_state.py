@@ -3,60 +3,113 @@
 from __future__ import annotations
 
 import socket
+import time
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from holdfast.bootstrap.run_folder.folder import TRAINING
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
+from holdfast.domain.training.run_end import RunEnd, RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-_BOUNDS = ("RunStarted", "RunFinished", "RunFailed")
 _CLOCK_SLACK_SECONDS = 2.0
+_SILENT_SECONDS = 90.0  # a heartbeat comes every five seconds; a file server may show it a minute later
 
 
-def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
-    """Return training, starting, finished, stopped, "stopped early", failed, crashed or "not begun".
+def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> RunState:
+    """Return the state of the run in ``folder``; every command, page and report asks here.
 
-    ``record`` is the content of ``run.json`` and ``events`` are the lines of ``events.jsonl``. The lock of the run is
-    only tried if its process is on another machine.
+    ``record`` is the content of ``run.json``, empty without one, and ``events`` are the lines of ``events.jsonl``. The
+    lock of the run is only tried if its process is on another machine.
     """
     start = record.get("start", {})
-    end: Mapping[str, Any] = next((event for event in reversed(events) if event.get("event") in _BOUNDS), {})
-    is_after_start = str(end.get("time", "")) >= str(start.get("time", ""))
-    has_ended = end.get("event") in ("RunFinished", "RunFailed") and is_after_start
-    if not has_ended and _is_held(folder):
-        return "training" if record and start.get("phase", TRAINING) == TRAINING else "starting"
-    if not record:
-        return "not begun"
-    if "error" in start:
-        return "failed"
-    if not has_ended:
-        return "crashed"
-    return "failed" if end["event"] == "RunFailed" else _end_state(events)
+    own = events_of_last_start(start, events)
+    end = RunState.FAILED if "error" in start else _end_of(own)
+    if end in (RunState.CRASHED, RunState.HUNG) and (holder := _status_of_holder(folder)) is not None:
+        if holder == psutil.STATUS_STOPPED:
+            return RunState.SUSPENDED
+        if not record or start.get("phase", TRAINING) != TRAINING:
+            return RunState.STARTING
+        return RunState.SILENT if own and _is_silent(folder) else RunState.TRAINING
+    has_begun = bool(record) and ("time" in start or bool(events))  # early versions recorded no start
+    return end if has_begun else RunState.NOT_BEGUN
 
 
-def _end_state(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return how the last start of a run has ended, given that it has not failed."""
-    names = [event.get("event") for event in events]
-    last_start = max((at for at, name in enumerate(names) if name == "RunStarted"), default=0)
-    stops = [event for event in events[last_start:] if event.get("event") == "StopRequested"]
-    if any(stop.get("is_early") is True for stop in stops):
-        return "stopped early"
-    return "stopped" if stops and "DataEnded" not in names[last_start:] else "finished"
+def events_of_last_start(start: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return those of ``events`` from the last ``RunStarted`` on; none if that is of an earlier start than ``start``.
+
+    ``start`` is that of ``run.json``; it is empty in a run of an early version.
+    """
+    begin = next((at for at in reversed(range(len(events))) if events[at].get("event") == "RunStarted"), None)
+    if begin is None:
+        return ()
+    if "time" in start:
+        began = time_of(events[begin])
+        if began is None or began < datetime.fromisoformat(str(start["time"])):
+            return ()
+    return events[begin:]
 
 
-def _is_held(folder: Path) -> bool:
-    """Return whether the process that took the lock of the run still runs."""
+def time_of(event: Mapping[str, Any]) -> datetime | None:
+    """Return the time of ``event``, None if it has no time in the form of a run's events."""
+    try:
+        found = datetime.fromisoformat(str(event.get("time")))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def seconds_of_silence(folder: Path) -> float | None:
+    """Return the seconds since the run in ``folder`` has written anything, None if nothing is there."""
+    layout = RunLayout(folder)
+    written = max(_times_of(layout.metrics, layout.events, layout.record, *_heartbeats(folder)), default=None)
+    return None if written is None else max(0.0, time.time() - written)
+
+
+def _end_of(events: Sequence[Mapping[str, Any]]) -> RunState:
+    end = RunEnd()
+    for event in events:
+        end.add_record(event)
+    return end.state
+
+
+def _status_of_holder(folder: Path) -> str | None:
+    """Return the status of the process that took the lock of the run, None if it has ended.
+
+    "" if it is on another machine, or of another user, and the status is not known.
+    """
     holder = holder_of(folder)
     if holder is None or holder.host != socket.gethostname():
-        return is_locked(folder)
+        return "" if is_locked(folder) else None
     try:
-        return psutil.Process(holder.pid).create_time() <= holder.since + _CLOCK_SLACK_SECONDS
+        process = psutil.Process(holder.pid)
+        status = process.status()
+        is_alive = process.create_time() <= holder.since + _CLOCK_SLACK_SECONDS and status != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        return False
+        return None
     except psutil.Error:
-        return True
+        return ""
+    return status if is_alive else None
+
+
+def _is_silent(folder: Path) -> bool:
+    """Return whether all heartbeats of the run are old; a run without a watchdog sends none."""
+    beats = list(_times_of(*_heartbeats(folder)))
+    return bool(beats) and time.time() - max(beats) > _SILENT_SECONDS
+
+
+def _heartbeats(folder: Path) -> Sequence[Path]:
+    return list(RunLayout(folder).heartbeats.glob("rank*.json"))
+
+
+def _times_of(*paths: Path) -> Iterator[float]:
+    for path in paths:
+        with suppress(OSError):  # it was removed just now
+            yield path.stat().st_mtime

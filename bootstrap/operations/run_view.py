@@ -40,6 +40,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import flatten, read_whole_record
 from holdfast.domain.errors import StateError
 from holdfast.domain.training.metric_catalog import is_higher_better
+from holdfast.domain.training.run_end import RunState
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class RunView:
     """
 
     def __init__(self, folder: Path, *, name: str | None = None) -> None:
-        layout = RunLayout(folder)
+        self._layout = layout = RunLayout(folder)
         if not layout.record.exists() and not layout.is_unwritten:
             msg = f"{folder} is not a run folder: name one that `train` has made, such as runs/default"
             raise StateError(msg)
@@ -71,19 +72,17 @@ class RunView:
         self.name = name or folder.resolve().name
         self.version = 0
         self._lock = threading.RLock()
-        self._layout = RunLayout(folder)
-        self._metrics = MetricsReader(self._layout.metrics)
-        self._events = GrowingRecords(self._layout.events, _MOST_EVENTS)
+        self._metrics = MetricsReader(layout.metrics)
+        self._events = GrowingRecords(layout.events, _MOST_EVENTS)
         self._event_notes = EventNotes(self._events)
-        self._restarts = GrowingRecords(self._layout.restarts, _MOST_EVENTS)
-        self._samples = GrowingRecords(self._layout.samples, _MOST_SAMPLES * 50)
-        self._time = TimeRecord(self._layout.goodput)
+        self._restarts = GrowingRecords(layout.restarts, _MOST_EVENTS)
+        self._samples = GrowingRecords(layout.samples, _MOST_SAMPLES * 50)
+        self._time = TimeRecord(layout.goodput)
         self._checkpoints = CheckpointList(folder)
         self._record: Mapping[str, Any] = {}
         self._record_stamp: tuple[int, int] | None = None
         self._notes: list[RunNote] = []
-        self._notes_version = 0
-        self._state = "starting"
+        self._notes_version, self._state = 0, RunState.STARTING
         self._problem: str | None = None  # of the record
         self._fault: str | None = None  # of the last refresh
 
@@ -177,7 +176,7 @@ class RunView:
                 "name": self.name,
                 "path": str(self.folder),
                 "id": self._record.get("id"),
-                "state": self._state,
+                "state": self._state.value,
                 "problem": self._fault or self._problem,
                 "phase": self._record.get("start", {}).get("phase"),
                 "created": self._record.get("created"),
@@ -194,7 +193,7 @@ class RunView:
         step, tokens, recent = self._steps.last_step or 0, self._number("tokens"), self._recent("tokens_per_second")
         num_tokens = None if tokens is None else int(tokens)
         left = time_left(budget, step, num_tokens, self._time.steps_per_second(), recent)
-        is_training = self._state == "training"
+        is_training = self._state is RunState.TRAINING
         return {
             "step": step,
             "first_step": self._steps.first_step,

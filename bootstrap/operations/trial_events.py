@@ -9,6 +9,7 @@ from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.metric_catalog import is_higher_better
+from holdfast.domain.training.run_end import RunEnd, RunState
 from holdfast.domain.tuning.trial import TrialEnd, TrialState
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class TrialEvents:
         self._takes_best = takes_best
         self._values: dict[int, float] = {}
         self._new: list[tuple[int, float]] = []
-        self._stop: Mapping[str, Any] | None = None
-        self._has_data_ended = False
+        self._stop: Mapping[str, Any] = {}
+        self._end = RunEnd()
         self._tokens = 0
 
     def read(self) -> None:
@@ -49,7 +50,7 @@ class TrialEvents:
         """Return the end of the trial after its process has ended well."""
         values = [*self._values.values()]
         last = values[-1] if values else None
-        if self._stop is not None and not self._stop.get("is_early") and not self._has_data_ended:
+        if self._end.at_finish is RunState.STOPPED:
             finite = last if last is not None and math.isfinite(last) else None
             return TrialEnd(TrialState.PRUNED, finite, self._tokens, str(self._stop.get("reason")))
         if last is None:
@@ -71,13 +72,10 @@ class TrialEvents:
 
     def _measured(self, record: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
         self._tokens = record["tokens"] if isinstance(record.get("tokens"), int) else self._tokens
+        self._end.add_record(record)
         match record.get("event"):
-            case "RunStarted":
-                self._stop, self._has_data_ended = None, False
             case "StopRequested":
                 self._stop = record
-            case "DataEnded":
-                self._has_data_ended = True
             case "EvaluationCompleted" if record["step"] > 0:
                 value = self._value(record)
                 self._values.pop(record["step"], None)

@@ -15,6 +15,7 @@ from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
+from holdfast.domain.training.run_end import RunState
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_SCANS = 3.0
 _SHARE_OF_SCANS = 20
 _DEEPEST = 4
-_CAN_BE_ASKED = ("training", "starting")
 _UNKNOWN = (
     *("id", "phase", "created", "last_sign", "first_step", "tokens", "share", "tokens_per_second", "time_left", "loss"),
     *("eval_loss", "best_eval_loss", "best", "memory_bytes", "memory_limit", "device", "parameters", "ranks"),
@@ -103,7 +103,7 @@ class RunBoard:
         view = self.views[number]
         view.refresh()
         summary = view.summary()
-        if summary["state"] not in _CAN_BE_ASKED:
+        if not RunState(summary["state"]).is_active:
             msg = f"no process trains {view.name} now: it is {summary['state']}, so there is nothing to ask"
             raise StateError(msg)
         try:

@@ -16,11 +16,13 @@ from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.events import (
     CheckpointSaved,
     CheckpointStarted,
+    DataEnded,
     RolledBack,
     RunFailed,
     RunFinished,
     RunStarted,
     StepCompleted,
+    StopRequested,
 )
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ def ledger_subscriptions(
         (RolledBack, record.on_roll_back),
         (CheckpointStarted, record.settle),
         (CheckpointSaved, record.on_save),
+        *((kind, record.on_stop) for kind in (DataEnded, StopRequested)),
         *((kind, record.on_end) for kind in (RunFinished, RunFailed)),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, final
@@ -113,7 +114,8 @@ class RunAlarm:
         if self._rank == 0:
             record = {"time": datetime.now(UTC).isoformat(), "event": RunStalled.__name__, **asdict(report)}
             try:
-                JsonLines(RunLayout(self._folder).events).append(record)
+                with closing(JsonLines(RunLayout(self._folder).events)) as events:
+                    events.append(record)
             except StateError as error:
                 sys.stderr.write(f"{error}\n")
         sys.stderr.write(f"error: {report.reason}: start the same command again\n")

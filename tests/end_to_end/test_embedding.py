@@ -19,6 +19,8 @@ from examples.sqlite_data_source import SqliteDataSource
 from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap import build
+from holdfast.bootstrap.cli.summary import Report
+from holdfast.bootstrap.operations.explain import explain
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import Evaluate, SaveCheckpoint
@@ -346,11 +348,17 @@ def test_secrets_in_an_error_do_not_reach_the_events(home):
     assert "hunter2secret" not in recorded + "".join(said)
 
 
-def test_finite_data_end_with_an_evaluation_and_a_checkpoint(home):
-    """When the data end before the budget, the model is evaluated and saved as at the end of a budget."""
+def test_finite_data_end_with_an_evaluation_and_a_checkpoint(home, capsys):
+    """When the data end before the budget, the model is evaluated and saved, and all say that the run has finished."""
     bus = MemoryEventBus()
     run = build(settings_of(home, "data.epochs=1", "run.budget.steps=1000", "evaluation.every=0"), event_bus=bus)
-    last = run.run().step
+    report = Report(run, is_quiet=True)
+    progress = run.run()
+    report.print_json(progress)
+    figures = json.loads(capsys.readouterr().out)
+    last = progress.step
+    assert (figures["state"], figures["end"]) == ("finished", f"finished after step {last} of 1,000: the data ended")
+    assert " · finished · " in explain(home / "run").splitlines()[0]
     # Saves are written beside the training: the report of an earlier one may come between.
     told = [event for event in bus.published if hasattr(event, "progress")]
     story = [type(event) for event in told if event.progress.step == last]

@@ -13,7 +13,7 @@ RUN = "runs/default"
 
 
 def test_a_run_killed_at_its_very_beginning_is_explained_and_starts_again(tmp_path):
-    """Killed as soon as run.json is there, a run is told as killed before it trained, and binds no later start."""
+    """Killed as soon as run.json is there, a run is told as crashed before it trained, and binds no later start."""
     settings = tiny(corpus(tmp_path), "run.budget.steps=1", "evaluation.at_start=false")
     process = start("train", *settings, cwd=tmp_path)
     record = tmp_path / RUN / "run.json"
@@ -23,7 +23,7 @@ def test_a_run_killed_at_its_very_beginning_is_explained_and_starts_again(tmp_pa
     assert json.loads(record.read_text())["start"]["is_first"]
     told = run_here("explain", RUN, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
-    assert f"{RUN} · killed · step 0 of 1" in told.stdout
+    assert f"{RUN} · crashed · step 0 of 1" in told.stdout
     assert "kill -9, a lack of memory" in told.stdout
     other = run_here("train", *settings, "model.config.hidden_size=64", cwd=tmp_path)
     assert other.returncode == 0, other.stderr

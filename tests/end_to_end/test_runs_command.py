@@ -14,11 +14,7 @@ from tests.support.command_line import corpus, run_here, tiny
 from tests.support.opened_files import opened_files
 
 STARTED = {"event": "RunStarted", "time": "2026-11-25T10:00:00+00:00"}
-STOPPED, ENDED, FINISHED, FAILED = (
-    {"event": name, "time": "2026-11-25T11:00:00+00:00"}
-    for name in ("StopRequested", "DataEnded", "RunFinished", "RunFailed")
-)
-EARLY = STOPPED | {"is_early": True}
+FINISHED = {"event": "RunFinished", "time": "2026-11-25T11:00:00+00:00"}
 
 
 def made(folder, *events, start=None, **settings):
@@ -41,28 +37,6 @@ def made(folder, *events, start=None, **settings):
 
 def states(folder):
     return {run["name"]: run["state"] for run in json.loads(list_runs(folder, as_json=True, width=80))["runs"]}
-
-
-@pytest.mark.parametrize(
-    ("events", "start", "state"),
-    [
-        ([STARTED, FINISHED], None, "finished"),
-        ([STARTED, STOPPED, FINISHED], None, "stopped"),
-        ([STARTED, EARLY, FINISHED], None, "stopped early"),
-        ([STARTED, EARLY, FINISHED, STARTED, FINISHED], None, "finished"),
-        ([STARTED, ENDED, STOPPED, FINISHED], None, "finished"),
-        ([STARTED, STOPPED, FINISHED, STARTED, FINISHED], None, "finished"),
-        ([STARTED, FAILED], None, "failed"),
-        ([STARTED], None, "crashed"),
-        ([STARTED, STOPPED, FINISHED, STARTED], None, "crashed"),
-        ([], {"phase": "building the model", "error": "DataError: gone"}, "failed"),
-        ([STARTED, FINISHED], {"phase": "building the model"}, "crashed"),
-    ],
-)
-def test_the_state_follows_from_the_last_start(tmp_path, events, start, state):
-    """Each end of a run has its own word, and only the last start counts."""
-    made(tmp_path / "a", *events, start=start)
-    assert states(tmp_path) == {"a": state}
 
 
 @pytest.mark.parametrize(("phase", "state"), [("training", "training"), ("building the model", "starting")])

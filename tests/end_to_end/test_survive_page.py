@@ -52,7 +52,7 @@ def test_a_kill_and_a_damaged_checkpoint_cost_steps_only(tmp_path):
         code = next((code for part, code in CODES.items() if part in command), 0)
         outputs.append(follow(command, tmp_path, code=code))
     killed, resumed, same, _, inspected, quarantined, explained = outputs
-    assert "runs/killed · killed · step " in killed
+    assert "runs/killed · crashed · step " in killed
     assert re.search(r"resumed at step \d+0\b", resumed)
     assert same == ""
     assert "500" in inspected

@@ -24,7 +24,7 @@ export function showHead(summary, isReadOnly) {
   const words = state === "starting" && phase ? `starting: ${phase}` : state;
   if (chip.textContent !== words) chip.textContent = words;
   chip.dataset.state = state;
-  const isActive = state === "training" || state === "starting";
+  const isActive = ["training", "starting", "suspended", "no sign of life"].includes(state);
   for (const name of ["save", "stop"]) {
     const button = byId(name), isAsked = summary.asked.includes(name.toUpperCase());
     button.hidden = isReadOnly;

@@ -10,6 +10,7 @@ from holdfast.application.monitoring.monitor_thread import MonitorThread
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import (
     CheckpointStarted,
+    DataEnded,
     EvaluationCompleted,
     HandlerFailed,
     RolledBack,
@@ -279,8 +280,9 @@ def test_the_end_of_the_data_is_the_end_of_the_run(tmp_path, stops, state):
     """A tracker learns that a run has finished if its data have ended, and that it was stopped if a person did."""
     tracker = MemoryTracker()
     recorder = RecordMetrics([begun(tracker, tmp_path)], Device(None))
+    events = {"on_data_end": DataEnded(at(4).progress), "on_stop": StopRequested(at(4).progress, "enough", None)}
     for name in stops:
-        getattr(recorder, name)(StopRequested(at(4).progress, "enough", None))
+        getattr(recorder, name)(events[name])
     recorder.on_end(RunFinished(at(4).progress))
     recorder.close()
     assert tracker.end is state

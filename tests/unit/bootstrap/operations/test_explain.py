@@ -36,27 +36,19 @@ def failed(folder, attempt, **changes):
     (place / "cause.json").write_text(json.dumps(cause | changes))
 
 
-@pytest.mark.parametrize(
-    ("events", "state"),
-    [
-        ([], "not begun"),
-        ([STARTED, {"event": "RunFinished", "step": 8}], "finished"),
-        ([STARTED, {"event": "StopRequested", "reason": "SIGTERM"}, {"event": "RunFinished"}], "stopped"),
-        (
-            [STARTED, {"event": "StopRequested", "reason": "no", "is_early": True}, {"event": "RunFinished"}],
-            "stopped early",
-        ),
-        ([STARTED, {"event": "RunFailed", "error": "ValueError: x"}], "failed"),
-        ([STARTED, {"event": "StopRequested", "reason": "SIGTERM"}], "killed"),
-        ([STARTED, {"event": "RunFinished"}, STARTED], "killed"),
-        ([STARTED, {"event": "RunStalled", "seconds": 60.0, "reason": "nothing moves"}], "hung"),
-        ([STARTED, {"event": "RunStalled", "step": 3, "seconds": 60.0, "reason": "nothing moved"}], "killed"),
-    ],
-)
-def test_how_a_run_stands_follows_from_its_last_start(tmp_path, events, state):
-    """The first line tells the state and the last step, whatever was in earlier starts."""
+@pytest.mark.parametrize(("events", "state"), [([], "not begun"), ([STARTED], "crashed")])
+def test_the_first_line_is_state_and_step(tmp_path, events, state):
+    """The first line tells the state and the last step; a run of an early version has no time of its start."""
     first, *_ = explain(run_folder(tmp_path, events, last_step=8)).splitlines()
     assert first == f"{tmp_path} · {state} · step 8 of 150"
+
+
+def test_a_run_whose_data_have_ended_is_not_said_to_continue(tmp_path):
+    """The stop that ends a run at the end of its data is no reason to start it again."""
+    stop = {"event": "StopRequested", "reason": "the data ended"}
+    told = explain(run_folder(tmp_path, [STARTED, {"event": "DataEnded"}, stop, {"event": "RunFinished"}]))
+    assert "why: the data have ended" in told
+    assert "continues" not in told
 
 
 @pytest.mark.parametrize("run", [None, [], "text", {"budget": 5}, {"budget": {"steps": "many"}}])
@@ -66,16 +58,16 @@ def test_strange_settings_in_the_record_leave_the_rest_of_the_story(tmp_path, ru
     record = json.loads(path.read_text())
     record["settings"]["run"] = run
     path.write_text(json.dumps(record))
-    assert explain(tmp_path).splitlines()[0] == f"{tmp_path} · killed · step 8"
+    assert explain(tmp_path).splitlines()[0] == f"{tmp_path} · crashed · step 8"
 
 
 def test_a_run_that_trains_is_told_as_such(tmp_path):
-    """While a process holds the lock the run is running, and nothing is said of an end."""
+    """While a process holds the lock the run is in training, and nothing is said of an end."""
     run_folder(tmp_path, [STARTED], checkpoints=[4], last_step=6)
     with (tmp_path / "LOCK").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         told = explain(tmp_path)
-    assert "running" in told
+    assert " · training · " in told
     assert "why" not in told
     assert "taken again" not in told
 
@@ -102,7 +94,7 @@ def test_a_post_mortem_of_the_last_start_is_read(tmp_path):
 
 
 def test_an_older_post_mortem_says_nothing_of_a_later_start(tmp_path):
-    """A run that failed once and was killed later is told as killed, without the old cause."""
+    """A run that failed once and was killed later has crashed, and the old cause is not told."""
     run_folder(tmp_path, [STARTED, {"event": "RunFailed", "error": "x"}, STARTED])
     failed(tmp_path, "20261122-095959")
     assert "no room" not in explain(tmp_path)
@@ -158,7 +150,7 @@ def starting(folder, *events, checkpoints=(), **start):
 @pytest.mark.parametrize(
     ("start", "state", "told"),
     [
-        ({}, "killed", "without a message while it was building the model"),
+        ({}, "crashed", "without a message while it was building the model"),
         ({"error": "DataError: no such file"}, "failed", "while it was building the model: DataError: no such file"),
     ],
 )

@@ -34,33 +34,6 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         RunView(tmp_path)
 
 
-def test_the_state_follows_the_run(tmp_path):
-    """From the lock, the record and the events: starting, training, stopped, finished, failed, crashed."""
-    folder = make_run(tmp_path / "run", start={"time": STARTED, "phase": "preparing the tokens"})
-    hold(folder)
-    assert states(folder) == "starting"
-    make_run(folder)
-    assert states(folder) == "training"
-    add_event(folder, "RunStarted", step=0, tokens=0)
-    assert states(folder) == "training"
-    hold(folder, dead_process())
-    assert states(folder) == "crashed"
-    add_event(folder, "StopRequested", step=5, tokens=0, reason="a test", signal=None)
-    add_event(folder, "RunFinished", step=5, tokens=0)
-    hold(folder)  # a host program lives on after its run
-    assert states(folder) == "stopped"
-    add_event(folder, "RunStarted", step=5, tokens=0)
-    add_event(folder, "StopRequested", step=6, tokens=0, reason="early stopping", signal=None, is_early=True)
-    add_event(folder, "RunFinished", step=6, tokens=0)
-    assert states(folder) == "stopped early"
-    add_event(folder, "RunStarted", step=5, tokens=0)
-    add_event(folder, "RunFinished", step=1000, tokens=0)
-    assert states(folder) == "finished"
-    add_event(folder, "RunStarted", step=5, tokens=0)
-    add_event(folder, "RunFailed", step=7, tokens=0, error="StateError: no")
-    assert states(folder) == "failed"
-
-
 def test_looking_takes_no_lock(tmp_path, monkeypatch):
     """The lock of a run is never tried while its process is on this machine, so no start can meet a look."""
     folder = make_run(tmp_path / "run")
