@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 BYTES = "B"
-"""The unit of amounts that are shown as kB, MB and GB."""
+"""The unit of amounts that are shown as sizes."""
 
 
 @dataclass(frozen=True, slots=True)

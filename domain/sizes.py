@@ -33,6 +33,15 @@ def size_in_bytes(text: str) -> int:
     return size
 
 
-def shown_size(num_bytes: float) -> str:
-    """Return ``num_bytes`` for a person, in GB or MB."""
-    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"
+def shown_size(num_bytes: float | None) -> str:
+    """Return ``num_bytes`` for a person, in B, kB, MB, GB or TB, "-" for None; all sizes that are shown are its."""
+    if num_bytes is None:
+        return "-"
+    if round(num_bytes) < 1000:
+        return f"{num_bytes:.0f} B"
+    size = num_bytes / 1000
+    for unit in ("kB", "MB", "GB"):
+        if round(size, 1) < 1000:
+            return f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

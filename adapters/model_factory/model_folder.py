@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +98,7 @@ def _check_entry(entry: Path, root: Path) -> None:
 
 def _check_index(index: Path) -> None:
     if index.stat().st_size > _LARGEST_INDEX:
-        msg = f"{index} has more than {_LARGEST_INDEX >> 20} MiB, too many for an index: copy the model again"
+        msg = f"{index} has more than {shown_size(_LARGEST_INDEX)}, too many for an index: copy the model again"
         raise ConfigurationError(msg)
     try:
         names = set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))

@@ -9,6 +9,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
+from holdfast.domain.sizes import shown_size
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -156,7 +158,7 @@ class Figures:
             (self._speed(), 2),
             (self._left(), 3),
             (self._evaluated(), 5),
-            (f"{latest['memory_bytes'] / 2**30:.1f} GiB" if "memory_bytes" in latest else "", 7),
+            (shown_size(latest["memory_bytes"]) if "memory_bytes" in latest else "", 7),
             (f"{latest['rejected']:,.0f} rejected" if latest.get("rejected") else "", 6),
         )
         return [part for part in parts if part[0]]

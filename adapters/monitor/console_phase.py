@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Self, final
 
 from holdfast.domain.phase import BYTES, Amount
+from holdfast.domain.sizes import shown_size
 
 _SOON = 2.0
 """Seconds after which the rate and the time left are shown."""
@@ -65,14 +66,10 @@ class ShownPhase:
 
 
 def with_unit(number: float, unit: str) -> str:
-    """Return ``number`` with its ``unit``; bytes as kB, MB or GB."""
-    if unit != BYTES:
-        return f"{number:,.0f} {unit}" if number >= 10 else f"{number:,.1f} {unit}"
-    for prefix in ("", "k", "M"):
-        if number < 1000:
-            return f"{number:.0f} {prefix}B" if not prefix else f"{number:.1f} {prefix}B"
-        number /= 1000
-    return f"{number:,.1f} GB"
+    """Return ``number`` with its ``unit``, bytes as ``shown_size`` does."""
+    if unit == BYTES:
+        return shown_size(number)
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:,.1f} {unit}"
 
 
 def _done(part: float | Amount | None) -> float:

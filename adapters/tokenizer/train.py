@@ -16,6 +16,7 @@ from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.domain.data.no_text import no_text, none_usable
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.phase import Amount, show_nothing
+from holdfast.domain.sizes import shown_size
 from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
@@ -166,9 +167,7 @@ def _train(
     show: ShowPhase,
 ) -> str:
     num_bytes = sum(len(document.encode()) for document in documents)
-    report(
-        f"training a {vocabulary_size:,}-entry tokenizer on {num_bytes / 1e6:.1f} MB of {len(documents):,} documents"
-    )
+    report(f"training a {vocabulary_size:,}-entry tokenizer on {shown_size(num_bytes)} of {len(documents):,} documents")
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.domain.data.lineage_event import JobExecution, JobState
 from holdfast.domain.events import RunFailed, RunFinished, RunStarted
-from holdfast.domain.training.run_end import RunEnd, RunState
+from holdfast.domain.run_end import RunEnd, RunState
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.domain.errors import TrainingError
-from holdfast.domain.training.run_end import RunEnd
+from holdfast.domain.run_end import RunEnd
 from holdfast.ports.ledger import CheckpointRecord, StepRecords
 
 if TYPE_CHECKING:

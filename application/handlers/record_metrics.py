@@ -11,7 +11,7 @@ from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.application.monitoring.monitor_thread import close_all
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import TextGenerated
-from holdfast.domain.training.run_end import RunEnd, RunState
+from holdfast.domain.run_end import RunEnd, RunState
 from holdfast.ports.monitor import EndState, NoteKind
 
 if TYPE_CHECKING:

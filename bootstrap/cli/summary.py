@@ -30,7 +30,7 @@ from holdfast.domain.events import (
     SuiteEvaluated,
     SuiteFailed,
 )
-from holdfast.domain.training.run_end import RunEnd, RunState
+from holdfast.domain.run_end import RunEnd, RunState
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def judge_space(place: CheckedFolder, free: float, *, has_inodes: bool = True) -
 def judge_speed(place: CheckedFolder, num_bytes: int, seconds: float, sync_seconds: float) -> Finding:
     """Return whether ``num_bytes`` were written in few ``seconds``, of which the sync took ``sync_seconds``."""
     speed = num_bytes / max(seconds, 1e-6)
-    detail = f"{shown_size(speed)}/s, {num_bytes >> 20} MiB with fsync in {seconds:.2f} s"
+    detail = f"{shown_size(speed)}/s, {shown_size(num_bytes)} with fsync in {seconds:.2f} s"
     if speed < _SLOW or sync_seconds > _SLOW_SYNC_SECONDS:
         remedy = f"use a faster disk ({_move(place)}), or save less often (state_store.every)"
         return doubtful(f"{place.name} speed", detail, remedy)

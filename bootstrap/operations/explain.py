@@ -21,7 +21,7 @@ from holdfast.bootstrap.run_folder.run_lock import holder_of
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
-from holdfast.domain.training.run_end import RunState
+from holdfast.domain.run_end import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,6 +18,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import StateError
 from holdfast.domain.phase import Amount, show_nothing
+from holdfast.domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _SHORT_HASH = len("blake3:") + 12
 _MOST_PROBLEMS = 3
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _LONGEST_CELL = 200
 
 
@@ -193,7 +193,7 @@ def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
     columns = ("step", "tokens", "reason", "contract", "saved (UTC)", "size", "state")
     header = (*columns, "loss", "eval loss", "bits/byte", "at step")
     rows = table(">><<<><>>>><", [(*header, "also"), *map(_run_row, found)])
-    lines = [f"{one_line(report['run'])}: {counted}, {_readable(num_bytes)}", "", *rows, ""]
+    lines = [f"{one_line(report['run'])}: {counted}, {shown_size(num_bytes)}", "", *rows, ""]
     lines += [line for checkpoint in found for line in _suite_lines(checkpoint)]
     for checkpoint in found:
         problems = [f"{checkpoint['name']} {line}" for line in _problem_lines(checkpoint)]
@@ -225,7 +225,7 @@ def _run_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
         _shown(checkpoint["reason"]),
         _shown(checkpoint["contract"]),
         _time_of(checkpoint["saved"]),
-        _readable(checkpoint["bytes"]),
+        shown_size(checkpoint["bytes"]),
         checkpoint["state"],
         _shown(checkpoint["loss"]),
         _shown(evaluation["loss"]),
@@ -253,12 +253,12 @@ def _checkpoint_lines(report: Mapping[str, Any]) -> Sequence[str]:
         *((("origin", _origin(report["provenance"])),) if report["provenance"] else ()),
         ("evaluation loss", _shown(report["evaluation_loss"])),
         ("saved (UTC)", _time_of(report["saved"])),
-        ("size", _readable(report["bytes"])),
+        ("size", shown_size(report["bytes"])),
         ("key", _shown(report["key"])),
         ("state", report["state"]),
     ]
     rows = [
-        (_shown(file["path"]), _readable(file["bytes"]), _shown(file["hash"], _SHORT_HASH), file["state"])
+        (_shown(file["path"]), shown_size(file["bytes"]), _shown(file["hash"], _SHORT_HASH), file["state"])
         for file in report["files"]
     ]
     files = ["", *table("<><<", [("file", "size", "hash", "state"), *rows])] if rows else []
@@ -313,11 +313,3 @@ def _shown(value: float | str | None, limit: int = _LONGEST_CELL) -> str:
 def _time_of(saved: str | None) -> str:
     """Return a time in ISO's form to the second."""
     return "-" if saved is None else saved[:19].replace("T", " ")
-
-
-def _readable(num_bytes: int | None) -> str:
-    """Return a number of bytes in the largest unit that leaves a whole one."""
-    if num_bytes is None:
-        return "-"
-    power = min((num_bytes.bit_length() - 1) // 10, len(_UNITS))
-    return f"{num_bytes / 1024**power:.1f} {_UNITS[power - 1]}" if power > 0 else f"{num_bytes} B"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.domain.training.run_end import RunState
+    from holdfast.domain.run_end import RunState
 
 _TAIL_BYTES = 1 << 16
 _DEEPEST = 4

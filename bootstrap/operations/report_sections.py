@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.operations.report_parts import Code, Marked, Part, ReportSection, Shares, Table
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
+from holdfast.domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 200
 _BETWEEN = ("\n--------\n", False)  # the documents of a row
 _LONGEST = 2_000
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _INCIDENTS = {
     "starts": "starts of the run",
     "crashes": "crashes under the supervisor",
@@ -196,7 +196,7 @@ def _version_row(version: Mapping[str, Any]) -> Sequence[str]:
         f"{totals['tokens']:,}",
         "-" if totals["records"] is None else f"{totals['records']:,}",
         f"{sum(totals['drops'].values()):,}",
-        size(totals["num_bytes"]),
+        shown_size(totals["num_bytes"]),
         ", ".join(version["parents"]) or "-",
         moment(version["created"]),
     )
@@ -252,7 +252,7 @@ def _checkpoint_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
         _cell(checkpoint["tokens"]),
         _cell(checkpoint["reason"]),
         moment(checkpoint["saved"]),
-        size(checkpoint["bytes"]),
+        shown_size(checkpoint["bytes"]),
         checkpoint["state"],
         ", ".join(also) or "-",
         number(checkpoint["loss"]),
@@ -344,14 +344,6 @@ def number(value: float | str | None) -> str:
     if isinstance(value, int | float):
         return f"{int(value):,}"
     return "-" if value is None else one_line(value, 80)
-
-
-def size(num_bytes: float | None) -> str:
-    """Return a number of bytes in the largest unit that leaves a whole one."""
-    if num_bytes is None:
-        return "-"
-    power = min(max(0, (int(num_bytes).bit_length() - 1) // 10), len(_UNITS) - 1)
-    return f"{num_bytes / 1024**power:.1f} {_UNITS[power]}" if power else f"{num_bytes:,.0f} B"
 
 
 def duration(seconds: float) -> str:

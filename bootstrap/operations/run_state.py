@@ -13,7 +13,7 @@ import psutil
 from holdfast.bootstrap.run_folder.folder import TRAINING
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
-from holdfast.domain.training.run_end import RunEnd, RunState
+from holdfast.domain.run_end import RunEnd, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

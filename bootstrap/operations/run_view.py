@@ -39,8 +39,8 @@ from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import flatten, read_whole_record
 from holdfast.domain.errors import StateError
+from holdfast.domain.run_end import RunState
 from holdfast.domain.training.metric_catalog import is_higher_better
-from holdfast.domain.training.run_end import RunState
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.run_end import RunEnd, RunState
 from holdfast.domain.training.metric_catalog import is_higher_better
-from holdfast.domain.training.run_end import RunEnd, RunState
 from holdfast.domain.tuning.trial import TrialEnd, TrialState
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Self, final
 
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.domain.phase import Amount
+from holdfast.domain.sizes import shown_size
 
 
 @final
@@ -30,4 +31,4 @@ class ProgressBar:
 
     def show(self, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` bytes are done."""
-        self._show(f"{self._title} {total / 1e6:,.0f} MB", Amount(done, total))
+        self._show(f"{self._title} {shown_size(total)}", Amount(done, total))

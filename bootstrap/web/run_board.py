@@ -15,7 +15,7 @@ from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
-from holdfast.domain.training.run_end import RunState
+from holdfast.domain.run_end import RunState
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:

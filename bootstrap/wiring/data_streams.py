@@ -29,6 +29,7 @@ from holdfast.domain.data.profile import ProfileBuilder
 from holdfast.domain.data.sample_order import choose_lanes
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.phase import Amount, show_nothing
+from holdfast.domain.sizes import shown_size
 from holdfast.domain.training.conversation_record import completion_from, conversation_from, plain_text
 from holdfast.domain.training.preference_record import preference_from
 from holdfast.ports.process_group import KeyValueStore
@@ -355,8 +356,8 @@ def first_readers(readers: Sequence[TextReader], parts: Sequence[TextReader]) ->
 
 def show_duplicates(show: ShowPhase, done: int, total: int) -> None:
     """Show that the search for duplicates has read ``done`` of ``total`` bytes."""
-    show(f"finding duplicates in {total / 1e6:,.0f} MB", Amount(done, total))
+    show(f"finding duplicates in {shown_size(total)}", Amount(done, total))
 
 
 def _show_tokenizing(show: ShowPhase, done: int, total: int) -> None:
-    show(f"tokenizing {total / 1e6:,.0f} MB", Amount(done, total))
+    show(f"tokenizing {shown_size(total)}", Amount(done, total))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.sizes import shown_size
 from holdfast.domain.training.memory_estimate import estimate_memory
 
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ def choose_checkpointing(shape: ModelShape, budget: CheckpointBudget) -> Checkpo
     for every, activations in taken.items():
         if activations <= budget.max_bytes:
             return CheckpointChoice(every, activations, taken[0])
-    least = math.ceil(min(taken.values()) / (1 << 20))
+    least = math.ceil(min(taken.values()) / 1e6)
     rows, length = budget.training.rows, budget.training.length
     msg = (
-        f"model.gradient_checkpointing leaves {budget.max_bytes / (1 << 20):.0f}MiB for the activations of {rows} "
-        f"rows of {length} tokens, which take {least}MiB at least: set budget:{least}MiB or a smaller "
+        f"model.gradient_checkpointing leaves {shown_size(budget.max_bytes)} for the activations of {rows} "
+        f"rows of {length} tokens, which take {least}MB at least: set budget:{least}MB or a smaller "
         "optimizer.micro_batch"
     )
     raise ConfigurationError(msg)

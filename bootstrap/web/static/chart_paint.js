@@ -6,19 +6,19 @@
   const LEFT = 60, RIGHT = 12, TOP = 16, BOTTOM = 34;
 
   const trimmed = (value, digits) => String(Number(value.toPrecision(digits)));
-  function scaled(value, base, units, digits) {
+  function scaled(value, units, digits) {
     let unit = 0;
-    for (; Math.abs(value) >= base && unit < units.length - 1; unit += 1) value /= base;
+    for (; Math.abs(value) >= 1000 && unit < units.length - 1; unit += 1) value /= 1000;
     return trimmed(value, digits) + units[unit];
   }
   const FORMATS = {
     number(value) {
       const size = Math.abs(value);
       if (size >= 1e15 || (size > 0 && size < 1e-4)) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
-      return size >= 1e4 ? scaled(value, 1000, ["", "k", "M", "G", "T"], 4) : trimmed(value, 5);
+      return size >= 1e4 ? scaled(value, ["", "k", "M", "G", "T"], 4) : trimmed(value, 5);
     },
     integer: (value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : FORMATS.number(value)),
-    bytes: (value) => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"], 4),
+    bytes: (value) => scaled(value, [" B", " kB", " MB", " GB", " TB"], 4),
     percent: (value) => `${trimmed(value * 100, 4)} %`,
     seconds(value) {
       if (value !== 0 && Math.abs(value) < 0.1) return `${trimmed(value * 1000, 4)} ms`;
@@ -239,12 +239,10 @@
     Object.assign(context, { strokeStyle: colors.line, fillStyle: colors.soft, lineWidth: 1 });
     context.font = `11px ${colors.font}`;
     Object.assign(context, { textAlign: "right", textBaseline: "middle" });
-    const unit = scene.isBytes ? 1024 ** Math.max(0, Math.floor(Math.log(limits[1]) / Math.log(1024))) : 1;
     const count = Math.max(2, (bottom - TOP) / 38);
-    const ticksOf = (most) => (log ? logTicks : linearTicks)(limits[0] / unit, limits[1] / unit, most);
+    const ticksOf = (most) => (log ? logTicks : linearTicks)(limits[0], limits[1], most);
     const few = ticksOf(count);
-    for (const each of few.length > 1 ? few : ticksOf(2 * count)) { // one tick alone shows no scale
-      const tick = each * unit;
+    for (const tick of few.length > 1 ? few : ticksOf(2 * count)) { // one tick alone shows no scale
       const y = Math.round(scale.y(tick)) + 0.5;
       context.beginPath();
       context.moveTo(LEFT, y);
@@ -300,7 +298,7 @@
   }
 
   /* Paint `scene` on `canvas`: {width, height, range, limits, log, series, events, cursor, drag, xName, xText, yText,
-     isWhole, isBytes}. */
+     isWhole}. */
   function paint(canvas, scene, colors) {
     const ratio = window.devicePixelRatio || 1;
     const [wide, tall] = [Math.round(scene.width * ratio), Math.round(scene.height * ratio)];

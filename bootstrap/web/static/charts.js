@@ -345,7 +345,7 @@
       const limits = yLimits(series, range, this.options);
       paint(this._canvas, {
         width, height, range, limits, log, series, xName, events: this._events, cursor: this._cursor, drag: this._drag,
-        isWhole: xFormat === "integer", isBytes: this.options.format === "bytes",
+        isWhole: xFormat === "integer",
         xText: (value) => this._x(value), yText: (value) => this._y(value),
       }, colorsOf(this.element));
       this._showTip(width, range);

@@ -6,11 +6,7 @@ export const whole = (value) => (value === null || value === undefined ? "–" :
 /* Four decimals, as the console writes losses. */
 export const loss = (value) => (value === null || value === undefined ? "–" : value.toFixed(4));
 
-export function bytes(value) {
-  if (value === null || value === undefined) return "–";
-  const unit = Math.max(0, Math.min(4, Math.floor(Math.log2(Math.max(value, 1)) / 10)));
-  return `${Number((value / 1024 ** unit).toPrecision(3))} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
-}
+export const bytes = (value) => (value === null || value === undefined ? "–" : FORMAT.bytes(value));
 
 export const compact = (value) => (value === null || value === undefined ? "–"
   : new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(value).replace("K", "k"));

@@ -28,7 +28,7 @@ def test_a_line_names_the_figures(clock):
     monitor = console_of(1000, None, file=file, clock=clock)
     monitor.record(12, FIGURES)
     monitor.close()
-    assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.0 GiB"]
+    assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.2 GB"]
 
 
 def test_a_line_tells_what_was_left_out_of_the_data(clock):
