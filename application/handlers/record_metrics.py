@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.concurrency.background import BackgroundWorker
-from holdfast.application.monitoring.monitor_thread import close_all
+from holdfast.application.monitoring.monitor_thread import close_all, settle_all
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import TextGenerated
 from holdfast.domain.run_end import RunEnd, RunState
@@ -44,7 +44,7 @@ _SHARE_OF_GRACE = 0.1
 class MonitorLimits:
     """The limits of what a run does for its monitors.
 
-    It waits ``patience_seconds`` for them, after a signal a tenth of ``grace_seconds`` at most. ``most_waiting`` steps
+    It waits ``patience_seconds`` for each, after a signal a tenth of ``grace_seconds`` at most. ``most_waiting`` steps
     wait for the device.
     """
 
@@ -250,14 +250,9 @@ class RecordMetrics:
 
     def _settle(self, event: Event) -> None:
         """Wait until all figures have reached the monitors; raises ``TrainingError`` if one takes too long."""
-        deadline = time.monotonic() + self._patience
         late = [] if self._thread.settle(self._patience) else ["the device"]
         others = [monitor for monitor in self._monitors if not monitor.is_tracker]
-        late += [
-            f"the monitor {monitor.name}"
-            for monitor in others
-            if not monitor.settle(max(0.0, deadline - time.monotonic()))
-        ]
+        late += [f"the monitor {monitor.name}" for monitor in settle_all(others, self._patience)]
         if late:
             msg = f"{' and '.join(late)} did not answer within {self._patience:.0f} s at {type(event).__name__}"
             raise TrainingError(msg)

@@ -149,14 +149,21 @@ class MonitorThread:
 
         A monitor that once took too long is not waited for until it has caught up.
         """
-        if self._thread is None:
-            return True
-        if self._is_late and self._calls:
-            return True
+        return self.mark()(seconds)
+
+    def mark(self) -> Callable[[float], bool]:
+        """Return a function that does what ``settle`` does, for the calls before this one."""
+        if self._thread is None or (self._is_late and self._calls):
+            return lambda _: True
         made = threading.Event()
         self._put(made.set)
-        self._is_late = not made.wait(seconds)
-        return not self._is_late
+
+        def wait(seconds: float) -> bool:
+            """Wait up to ``seconds``."""
+            self._is_late = not made.wait(seconds)
+            return not self._is_late
+
+        return wait
 
     def take_error(self) -> TrainingError | None:
         """Return the first error since the last call of this method, None without one."""
@@ -170,15 +177,25 @@ class MonitorThread:
         A monitor that was waited for in vain is abandoned at once. An error is kept for ``take_error``. A second call
         does nothing.
         """
+        return self.end()(seconds)
+
+    def end(self) -> Callable[[float], bool]:
+        """Close the monitor after the last call; return a function that waits as ``close`` does."""
         if self._is_closed:
-            return True
+            return lambda _: True
         self._put(self.monitor.close)
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        assert self._thread is not None
-        self._thread.join(0.0 if self._is_late else seconds)
-        return not self._thread.is_alive()
+        thread = self._thread
+        assert thread is not None
+
+        def wait(seconds: float) -> bool:
+            """Wait up to ``seconds``, not at all for a monitor that was waited for in vain."""
+            thread.join(0.0 if self._is_late else seconds)
+            return not thread.is_alive()
+
+        return wait
 
     def _put(
         self, make: Callable[[], object], *, may_drop: bool = False, is_flush: bool = False, step: int = _NO_STEP
@@ -346,16 +363,35 @@ class MonitorThread:
                 self._lowest_lost = _NO_STEP
 
 
+def settle_all(threads: Iterable[MonitorThread], seconds: float) -> list[MonitorThread]:
+    """Wait as ``settle`` does, for each monitor as ``close_all`` does; return those that took longer."""
+    return _late([(thread, thread.mark()) for thread in threads], seconds)
+
+
 def close_all(threads: Iterable[MonitorThread], seconds: float) -> list[str]:
-    """Close all monitors within ``seconds`` together; return a sentence for each that failed or took longer."""
-    problems, deadline = [], time.monotonic() + seconds
-    for thread in threads:
-        is_closed = thread.close(max(0.0, deadline - time.monotonic()))
+    """Close all monitors, side by side; return a sentence for each that failed or took too long.
+
+    Each has ``seconds`` from the end of the last one that ended in time: one that hangs costs no other its time, and
+    many that share a busy machine may take longer together.
+    """
+    problems, waits = [], [(thread, thread.end()) for thread in threads]
+    late = _late(waits, seconds)
+    for thread, _ in waits:
         if (error := thread.take_error()) is not None:
             problems.append(str(error))
-        elif not is_closed:
+        elif thread in late:
             problems.append(_left_behind(thread, seconds))
     return problems
+
+
+def _late(waits: Iterable[tuple[MonitorThread, Callable[[float], bool]]], seconds: float) -> list[MonitorThread]:
+    late, deadline = [], time.monotonic() + seconds
+    for thread, wait in waits:
+        if wait(max(0.0, deadline - time.monotonic())):
+            deadline = time.monotonic() + seconds
+        else:
+            late.append(thread)
+    return late
 
 
 def _left_behind(thread: MonitorThread, seconds: float) -> str:

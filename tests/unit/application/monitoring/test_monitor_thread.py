@@ -1,11 +1,13 @@
 import itertools
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.adapters.monitor.memory import MemoryMonitor, MemoryTracker
-from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all
+from holdfast.application.monitoring import monitor_thread
+from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all, settle_all
 from holdfast.ports.monitor import EndState, EventTracker, NoteKind, RunDescription
 
 AWAY, FULL = "the server is away", "disk full"
@@ -352,6 +354,42 @@ def test_an_error_that_cannot_be_described_is_reported():
     assert thread.settle(60)
     assert str(thread.take_error()) == "the monitor failing failed: Unspeakable"
     assert close_all([thread], 60) == []
+
+
+def test_all_monitors_close_side_by_side():
+    """No monitor waits for the time that another one takes, so that each has all of its own."""
+    together = threading.Barrier(3)
+
+    class Waiting(MemoryMonitor):
+        def close(self):
+            together.wait(60)
+
+    assert close_all([MonitorThread(str(number), Waiting()) for number in range(3)], 60) == []
+
+
+@pytest.mark.parametrize("begin", ["mark", "end"])
+def test_one_monitor_costs_no_other_its_time(begin, monkeypatch):
+    """Those that end in time leave the next one all of the seconds, and one that hangs is a problem of its own."""
+    now, given = [0.0], []
+    monkeypatch.setattr(monitor_thread, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def waiting(name, takes):
+        thread = MonitorThread(name, MemoryMonitor())
+
+        def wait(seconds):
+            given.append(seconds)
+            now[0] += min(takes, seconds)
+            return takes <= seconds
+
+        monkeypatch.setattr(thread, begin, lambda: wait)
+        return thread
+
+    threads = [waiting(name, takes) for name, takes in [("a", 4), ("b", 4), ("hung", 60), ("c", 0), ("d", 4)]]
+    if begin == "mark":
+        assert [thread.name for thread in settle_all(threads, 5)] == ["hung"]
+    else:
+        assert close_all(threads, 5) == ["the monitor hung did not take its last metrics within 5 s"]
+    assert given == [5, 5, 5, 0, 5]
 
 
 def test_closing_reports_a_monitor_that_fails():
