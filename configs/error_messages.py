@@ -10,7 +10,7 @@ from holdfast.configs.sections.base import nearest_kind
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_catalog import built_in_kinds, fields_of, kinds_of, nearest_name, settings_by_name
 from holdfast.configs.strict_yaml import write_yaml
-from holdfast.configs.synonyms import FIELDS_OF_CONFIG
+from holdfast.configs.synonyms import FIELDS_OF_CONFIG, value_of
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -166,6 +166,8 @@ def _explain(path: Location, errors: Sequence[ErrorDetails], origins: Origins, t
             text = str(context["error"])
         case known if known in _TEXTS:
             text = _among_types(errors) + _instead_of(error["input"])
+            meant = value_of(path, error["input"])
+            text += f"; did you mean {meant}?" if meant else ""
         case _:
             text = f"is wrong ({error['msg']})"
     return f"{dotted(path)} ({layer}) {text}"

@@ -1,4 +1,4 @@
-"""Names of settings in other programs: not accepted here, but used to suggest the right name."""
+"""Names and values of settings in other programs: not accepted here, but used to suggest the right ones."""
 
 from __future__ import annotations
 
@@ -52,6 +52,50 @@ FIELDS_OF_CONFIG = frozenset(
         *("attention_bias", "mlp_bias", "tie_word_embeddings", "initializer_range"),
     }
 )
+_VALUES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "model.activation": {
+            "silu model.gated=true": ("swiglu",),
+            "silu": ("swish",),
+            "gelu model.gated=true": ("geglu",),
+            "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+            "relu model.gated=true": ("reglu",),
+        },
+        "model.norm": {"rmsnorm": ("rms", "rms_norm"), "layernorm": ("layer_norm", "ln")},
+        "model.positions": {"rope": ("rotary", "rotary_embedding"), "learned": ("absolute", "learned_absolute")},
+        "model.quantize": {"4bit": ("nf4", "4", "int4", "bnb4", "qlora")},
+        "optimizer.algorithm": {
+            "adamw": ("adam", "adamw_torch", "adamw_torch_fused"),
+            "adamw_8bit": ("adamw_bnb_8bit", "adam8bit", "adamw8bit"),
+        },
+        "optimizer.precision": {
+            "bf16": ("bfloat16", "bf16-mixed", "bf16-true"),
+            "fp16": ("float16", "half", "16-mixed", "16"),
+            "fp32": ("float32", "float", "full", "no", "32", "32-true"),
+            "fp8": ("float8",),
+        },
+        "optimizer.device": {"cuda": ("gpu", "nvidia"), "mps": ("metal",)},
+        "optimizer.sharding": {"fsdp2": ("fsdp", "full_shard", "zero3"), "ddp": ("no_shard",)},
+        "data.task": {
+            "chat": ("sft", "conversation", "conversations", "messages"),
+            "completion": ("instruction", "prompt_completion"),
+            "preference": ("dpo", "preferences"),
+            "text": ("pretraining", "pretrain", "language_modeling"),
+        },
+        "data.format": {"jsonl": ("jsonlines", "ndjson"), "txt": ("text", "plain", "md")},
+        "data.compression": {"gz": ("gzip",), "zst": ("zstd", "zstandard"), "bz2": ("bzip2",), "xz": ("lzma",)},
+    }
+)
+
+
+def value_of(path: tuple[str | int, ...], value: object) -> str | None:
+    """Return the setting, as on the command line, that means what ``value`` at ``path`` means in other programs."""
+    if not path or not isinstance(value, str | int):
+        return None
+    values = _VALUES.get(f"{path[0]}.{path[-1]}", {})
+    given = str(value).lower()
+    meant = next((ours for ours, theirs in values.items() if given in theirs or given == ours), None)
+    return None if meant is None else f"{'.'.join(map(str, path))}={meant}"
 
 
 def meaning_of(name: str, sections: frozenset[str]) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
+from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from transformers import PreTrainedConfig, PreTrainedModel
+
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
+_GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
 
 
 def check_known_fields(fields: Mapping[str, Any]) -> None:
@@ -30,6 +34,8 @@ def check_known_fields(fields: Mapping[str, Any]) -> None:
             near = get_close_matches(name, known, n=1)
             msg = f"it has no field {name}" + (f": did you mean {near[0]}?" if near else "")
             raise ValueError(msg)
+        if name in _ACTIVATIONS and isinstance(fields[name], str) and fields[name] not in ACT2FN:
+            raise ValueError(_unknown_activation(name, fields[name]))
     _check_head_width(fields, default)
 
 
@@ -85,6 +91,13 @@ def explain(error: Exception, path: str | None) -> str:
         error = error.__cause__  # whose text lacks the names of transformers' validators
     is_word = isinstance(error, LookupError) or not str(error)  # such as KeyError("nope")
     return shorten(f"{type(error).__name__}: {error}" if is_word else str(error), width=300)
+
+
+def _unknown_activation(name: str, value: str) -> str:
+    if (plain := _GATED.get(value.lower())) is not None:
+        return f"{value} is {name}={plain} in a model whose MLP has a gate, such as llama: set that"
+    near = get_close_matches(value.lower(), ACT2FN, n=1)
+    return f"transformers has no {name} {value}: {f'did you mean {near[0]}?' if near else 'choose silu or gelu'}"
 
 
 def _check_vocabulary_size(rows: int, vocabulary_size: int) -> None:

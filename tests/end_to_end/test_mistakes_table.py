@@ -121,6 +121,7 @@ MODEL = (
         ("has no model_type x9: .* such as llama or gpt2",),
     ),
     ("too few embeddings", ("model.config.vocab_size=100", *READY), ("has 257 ids but the model embeds 100",)),
+    ("no such activation", ("model.config.hidden_act=swiglu",), ("swiglu is hidden_act=silu in a model whose MLP",)),
     ("no such field", ("model.config.hiden_size=64",), ("it has no field hiden_size: did you mean hidden_size[?]",)),
 )
 
