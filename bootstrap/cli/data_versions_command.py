@@ -50,7 +50,7 @@ def add_version_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _help_of_cache() -> str:
-    return "the token cache, data.cache.dir; without it the caches in ~/.cache/holdfast"
+    return "the token cache, data.cache.dir; without it those in HOLDFAST_RUN__CACHE_DIR or ~/.cache/holdfast"
 
 
 def versions(options: argparse.Namespace) -> int:

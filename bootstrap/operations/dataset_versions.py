@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.process.text_table import table, table_within
 from holdfast.bootstrap.wiring.named_version import find_version
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.configs.error_messages import one_line
-from holdfast.configs.sections.run import RunSettings
+from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.counting import counted
 from holdfast.domain.data.version_difference import compare_versions
 from holdfast.domain.errors import DataError
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
 
 _MOST_FILES = 20
 _TIME_DIGITS = len("2026-11-25T15:57:28")
+_OF_CACHES = ("HOLDFAST_RUN__CACHE_DIR", "HOLDFAST_DATA__CACHE__DIR")
 _NAMES = {"num_bytes": "source bytes"}
 
 
-def usual_caches() -> list[Path]:
-    """Return the token caches that runs use if no setting names another."""
-    folder = RunSettings().cache_directory
+def usual_caches(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Return the token caches that runs use if nothing but ``environ`` names others."""
+    named = {name: value for name, value in environ.items() if name.upper().startswith(_OF_CACHES)}
+    settings = load_settings([], [], named).settings
+    if settings.data.cache.dir is not None:
+        return [settings.data.cache.dir.expanduser()]
+    folder = settings.run.cache_directory
     return [folder / "tokens", folder / "encrypted-tokens"]
 
 

@@ -240,3 +240,14 @@ def test_descriptions_are_read_by_role(tmp_path, capsys, monkeypatch, command, r
     said = capsys.readouterr()
     assert f"needs the role {lacking}, and state_store.roles has" in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize("command", [["versions"], ["show", "all"], ["diff", "all", "all"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    ("variable", "place"), [("HOLDFAST_RUN__CACHE_DIR", "cache"), ("HOLDFAST_DATA__CACHE__DIR", "cache/tokens")]
+)
+def test_versions_are_found_in_the_cache_of_the_environment(tmp_path, monkeypatch, capsys, command, variable, place):
+    """The variable that leads `prepare` to a cache leads the commands on versions to the same one."""
+    fill(tmp_path / "cache/tokens", "all")
+    monkeypatch.setenv(variable, str(tmp_path / place))
+    assert main(["data", *command]) == 0, capsys.readouterr().err
