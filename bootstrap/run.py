@@ -39,7 +39,7 @@ from holdfast.bootstrap.wiring.evaluation_sets import check_files
 from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
-from holdfast.bootstrap.wiring.hub_choice import one_hub
+from holdfast.bootstrap.wiring.hub_choice import one_hub, refuse_offline
 from holdfast.bootstrap.wiring.ledger_rejects import rejected_files
 from holdfast.bootstrap.wiring.machine import describe_start
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
@@ -55,12 +55,7 @@ from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
-from holdfast.bootstrap.wiring.subscriptions import (
-    OpenHandlers,
-    build_post_mortem,
-    subscribe_all,
-    trial_subscriptions,
-)
+from holdfast.bootstrap.wiring.subscriptions import OpenHandlers, build_post_mortem, subscribe_all, trial_subscriptions
 from holdfast.bootstrap.wiring.watch_drift import check_cached_data, drift_subscriptions
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
 from holdfast.configs.rendering import dump_settings
@@ -110,7 +105,8 @@ def build(
     ``report`` gets lines for a person; without it they go to the console monitor, if there is one.
     With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. If
     ``is_quiet``, the console monitor shows problems only.
-    Raises ``ConfigurationError`` for an unknown override, or if the roles in the settings do not permit training.
+    Raises ``ConfigurationError`` for an unknown override, or if the roles in the settings do not permit training, or
+    HF_HUB_OFFLINE not what they name on the hub.
     """
     if "say" in overrides:
         warnings.warn("the argument say of build is now called report", DeprecationWarning, stacklevel=2)
@@ -120,6 +116,7 @@ def build(
         raise ConfigurationError(msg)
     if "state_store" not in overrides:
         refuse_to_train(settings)
+    refuse_offline(settings, overrides)
     return Run(settings, overrides, report=report, accepts_changed_data=accept_changed_data, is_quiet=is_quiet)
 
 

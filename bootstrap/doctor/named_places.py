@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.shared.network.hub_names import names_folder
+from holdfast.adapters.shared.network.hub_names import is_kept_offline, names_folder
 from holdfast.configs.sections.data import MixtureDataSettings, TokensDataSettings
 from holdfast.configs.sections.sources import FilesSource, HuggingFaceSource
 
@@ -117,7 +117,7 @@ def database_places(settings: TrainSettings) -> Sequence[DatabasePlace]:
 def places_with_clocks(settings: TrainSettings) -> Sequence[str]:
     """Return URLs of the servers that the settings name, whose answers carry the time."""
     urls = [place.url for place in http_places(settings)]
-    urls += [HUB] if hub_places(settings) and "HF_HUB_OFFLINE" not in os.environ else []
+    urls += [HUB] if hub_places(settings) and not is_kept_offline(os.environ) else []
     archive = settings.state_store.archive
     named = [place.url for place in data_places(settings) if place.is_remote and not place.is_dataset]
     for url in (*named, *([] if archive is None else [archive.url])):

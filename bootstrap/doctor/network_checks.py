@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
+from holdfast.adapters.shared.network.hub_names import HUB_SCHEME, is_kept_offline
 from holdfast.adapters.shared.network.retry import http_status
 from holdfast.bootstrap.doctor.finding import Finding, bad, doubtful, failed, good
 from holdfast.bootstrap.doctor.needed_extras import EXTRA_OF_SCHEME
@@ -46,6 +47,9 @@ _ALIASES = {"s3a": "s3", "gcs": "gs"}
 
 def check_data(place: DataPlace, reach: Callable[[str], object]) -> Finding:
     """Return whether the files of ``place`` are there; ``reach`` asks for them and raises ``DataError`` if not."""
+    if place.url.startswith(HUB_SCHEME) and is_kept_offline(os.environ):
+        detail = f"{place.url} is read from the hub, and HF_HUB_OFFLINE forbids asking it"
+        return bad(place.setting, detail, f"unset HF_HUB_OFFLINE, or set {place.setting} to a copy on this machine")
     try:
         reach(place.url)
     except TrainingError as error:

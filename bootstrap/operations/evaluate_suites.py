@@ -15,6 +15,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.adapters.shared.network.hub_names import is_kept_offline
 from holdfast.bootstrap.operations.export_model import export
 from holdfast.bootstrap.operations.export_order import ExportOrder
 from holdfast.bootstrap.operations.named_checkpoint import place_of
@@ -69,8 +70,7 @@ def evaluate_suites(
     harness = changes.within(settings).evaluation.harness
     from holdfast.adapters.tokenizer.document_frame import leave_out_suffix
 
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}
-    os.environ.update(dict.fromkeys(_OFFLINE, "1") if is_offline else {})
+    os.environ.update(dict.fromkeys(_OFFLINE, "1") if is_kept_offline(os.environ) else {})
     os.environ["HF_DATASETS_TRUST_REMOTE_CODE"] = "0"
     show("importing lm-evaluation-harness")
     library, tasks = _library(), _tasks(suites, harness)

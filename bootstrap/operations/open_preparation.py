@@ -17,6 +17,7 @@ from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
 from holdfast.bootstrap.wiring.data_identity import begun_with, known_data
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.hub_choice import refuse_offline
 from holdfast.bootstrap.wiring.record_files import rejections_of
 from holdfast.bootstrap.wiring.reference_model import add_reference
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
@@ -139,6 +140,7 @@ def open_preparation(
     if form_of(settings.data) == "tokens":
         msg = "data.kind=tokens is prepared already: train on it as it is"
         raise ConfigurationError(msg)
+    refuse_offline(settings)
     rejections = rejections_of(settings.data, lambda record: on_rejected(mask(dict(record))))
     folder = settings.run.directory
     settings, record, begun = begun_run(settings)

@@ -20,6 +20,7 @@ from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.disk_space import free_bytes
+from holdfast.bootstrap.wiring.hub_choice import refuse_offline
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
 from holdfast.bootstrap.wiring.process_group import is_launched
@@ -77,6 +78,7 @@ class RunPlanner:
         errors of `train` before that for a run that cannot work, and ``ChildFailedError`` if the trial failed.
         """
         self._check()
+        refuse_offline(self.request.settings)
         settings, ranks = self.request.settings, planned_ranks(self.request.settings)
         notes = [refuse_from_settings(settings, ranks), note_on_ranks(settings)]
         settings = with_sizes(settings, {}, _keep, ranks=ranks)

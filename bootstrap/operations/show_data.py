@@ -9,6 +9,7 @@ from holdfast.bootstrap.operations.open_preparation import begun_run
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
+from holdfast.bootstrap.wiring.hub_choice import refuse_offline
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.packing import place_rows
@@ -46,6 +47,7 @@ def rows_of_data(
     if form_of(settings.data) == "tokens":
         msg = "data.kind=tokens has no records to show: name the text that the tokens were made from"
         raise ConfigurationError(msg)
+    refuse_offline(settings)
     settings, _, begun = begun_run(settings)
     settings = with_sizes(settings, {}, _keep)
     container = assemble(settings, settings.run.directory, begun, report=report, keep_choice=_keep, show=show)

@@ -25,6 +25,7 @@ from holdfast.bootstrap.operations.open_preparation import begun_run
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_sources import report_remarks
 from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.hub_choice import refuse_offline
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError, DataError
@@ -84,6 +85,7 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
     if form_of(settings.data) == "tokens":
         msg = "data.kind=tokens has no records to validate: name the text that the tokens were made from"
         raise ConfigurationError(msg)
+    refuse_offline(settings)
     settings, _, begun = begun_run(settings)
     container = assemble(settings, settings.run.directory, begun, report=_ignore, keep_choice=_keep)
     source, pipeline, limit = container.run_source(), container.pipeline_before_tokens(), container.limit()

@@ -1,13 +1,16 @@
-"""Makes all ranks of a run use the same files of the Hugging Face hub."""
+"""Makes all ranks of a run use the same files of the Hugging Face hub, and none where it may not be asked."""
 
 from __future__ import annotations
 
 import json
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.network.hub_names import names_folder
+from holdfast.adapters.shared.network.hub_names import HUB_SCHEME, is_kept_offline, names_folder
+from holdfast.bootstrap.run_folder.folder import flatten
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.rendering import dump_settings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.tokenizer import HuggingFaceTokenizerSettings
 from holdfast.domain.errors import ConfigurationError
@@ -17,6 +20,22 @@ if TYPE_CHECKING:
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.process_group import ProcessGroup
+
+
+def refuse_offline(settings: TrainSettings, replaced: Collection[str] = ()) -> None:
+    """Raise ``ConfigurationError`` if HF_HUB_OFFLINE is set and ``settings`` name a URL of hf://, which no cache holds.
+
+    No large library is imported: a command asks before it loads them. ``replaced`` are the ports whose adapter the host
+    program brings.
+    """
+    if not is_kept_offline(os.environ):
+        return
+    for name, value in flatten(dump_settings(settings)).items():
+        values = value if isinstance(value, list) else [value]
+        url = next((each for each in values if isinstance(each, str) and each.startswith(HUB_SCHEME)), None)
+        if url is not None and not (name.startswith("data.") and "data_source" in replaced):
+            msg = f"{name} is {url}, which is read from the hub, and HF_HUB_OFFLINE forbids asking it: "
+            raise ConfigurationError(msg + f"unset it, or set {name} to a copy on this machine")
 
 
 @contextmanager

@@ -61,6 +61,13 @@ def model_that_is_not_cached(tmp_path, monkeypatch):
     return network_checks.check_hub(place, lambda: None, is_offline=True, is_cached=False)
 
 
+@trouble("error", "unset HF_HUB_OFFLINE")
+def files_of_the_hub_that_may_not_be_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (check,) = diagnosis.data_checks(settings_of("data.path=hf://datasets/nobody/none/a.txt"), 4.0)
+    return named("data.path", perform_together([check]))
+
+
 @trouble("error", "HF_ENDPOINT")
 def hub_that_does_not_answer(tmp_path, monkeypatch):
     def ask() -> None:

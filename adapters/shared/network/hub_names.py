@@ -6,12 +6,21 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+HUB_SCHEME = "hf://"
+_TRUE = {"1", "ON", "YES", "TRUE"}  # as huggingface_hub reads it
 
 
 def names_folder(path: str) -> bool:
     """Return whether ``path`` can only be a folder or file: a name on the hub has one slash at most."""
     return path.startswith(("/", ".", "~")) or path.count("/") > 1
+
+
+def is_kept_offline(environ: Mapping[str, str]) -> bool:
+    """Return whether ``environ`` forbids asking the hub, without importing its client."""
+    return any(environ.get(name, "").upper() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
 
 
 def nearest_name(path: Path) -> Path | None:
