@@ -153,11 +153,11 @@ def _of_suites(event: SuiteEvaluated | SuiteFailed) -> str:
         goes_on = "" if event.stall_seconds else ", training continues"  # the run waits at its end only
         return f"step {event.step} · NOT EVALUATED by suites{goes_on}: {event.problem}"
     waited = f", waited for {event.stall_seconds:.0f} s" if event.stall_seconds >= 1 else " beside training"
-    return f"step {event.step} · suites: {_first_metrics(event.results)}, {event.seconds:.0f} s{waited}"
+    return f"step {event.step} · suites: {first_metrics(event.results)}, {event.seconds:.0f} s{waited}"
 
 
-def _first_metrics(results: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the first metric of each task."""
+def first_metrics(results: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the first metric of each task of ``results`` in words."""
     first = ((task, next(iter(figures.items()), None)) for task, figures in results.items())
     return ", ".join(task if found is None else f"{task} {found[0]} {found[1]:.4f}" for task, found in first)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.data.rejected_records import counts_of, lost_line, reason_of
+from holdfast.application.handlers.log_events import first_metrics
 from holdfast.bootstrap.process.aligned_lines import aligned
 from holdfast.bootstrap.process.printing import fitting, short, visible
 from holdfast.bootstrap.process.program import called_as
@@ -59,6 +60,7 @@ class Report:
         self._waited = 0.0
         self._step: StepCompleted | None = None
         self._evaluation: EvaluationCompleted | None = None
+        self._suites: SuiteEvaluated | SuiteFailed | None = None
         self._end = RunEnd()
         self.written: Path | None = None
         run.subscribe(DataEnded, self._end.add)
@@ -81,6 +83,7 @@ class Report:
 
     def _on_suite(self, event: SuiteEvaluated | SuiteFailed) -> None:
         self._waited += event.stall_seconds
+        self._suites = event
 
     def _on_end(self, _: RunFinished) -> None:
         self._seconds = time.monotonic() - self._training - self._waited
@@ -120,8 +123,7 @@ class Report:
             unit = "pair" if holds_pairs(self._run.settings.data) else "token"
             if isinstance(found["loss"], float):  # unlike that of the progress line, which is smoothed
                 rows.append(("loss", f"{found['loss']:.3f} nats/{unit} in the last step"))
-        if self._evaluation is not None:
-            rows.append(("evaluation", ", ".join(self._evaluation.evaluation.words(3))))
+        rows += self._evaluation_rows()
         if self._has_trained(progress):
             minutes, seconds = divmod(int(found["seconds"]), 60)
             rows += [("speed", f"{found['tokens_per_second']:,.0f} tokens/s")] if found["tokens_per_second"] else []
@@ -138,6 +140,14 @@ class Report:
         if self.written is not None:
             rows.append(("report", short(str(self.written))))
         return rows
+
+    def _evaluation_rows(self) -> Iterator[tuple[str, str]]:
+        if self._evaluation is not None:
+            yield "evaluation", ", ".join(self._evaluation.evaluation.words(3))
+        if isinstance(self._suites, SuiteEvaluated):
+            yield "suites", f"{first_metrics(self._suites.results)} at step {self._suites.step:,}"
+        elif self._suites is not None:
+            yield "suites", f"step {self._suites.step:,} was not evaluated: {self._suites.problem}"
 
     def _figures(self, progress: Progress) -> dict[str, Any]:
         """Return the figures for programs, under the names of the metrics."""
@@ -157,6 +167,7 @@ class Report:
             "eval_loss": None,
             "eval_bits_per_byte": None,
             **{name: _plain(value) for name, value in evaluated.items()},
+            "suites": None if self._suites is None else _figures_of(self._suites),
             "seconds": round(time.monotonic() - self._began, 3),
             "tokens_per_second": round(taken / self._seconds, 1) if taken and self._seconds else None,
             "goodput": round(goodput.share, 4) if goodput.starts else None,
@@ -224,6 +235,16 @@ class Report:
             return False
         best = self._run.best_checkpoint(progress)
         return best is not None and best["checkpoint"] is not None and best["step"] != progress.step
+
+
+def _figures_of(event: SuiteEvaluated | SuiteFailed) -> dict[str, Any]:
+    """Return the results of the last evaluation by suites, or why there are none, as plain data."""
+    if isinstance(event, SuiteFailed):
+        return {"step": event.step, "results": None, "problem": event.problem}
+    results = {
+        task: {name: _plain(value) for name, value in figures.items()} for task, figures in event.results.items()
+    }
+    return {"step": event.step, "results": results, "problem": None}
 
 
 def _left_out(layout: RunLayout) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def test_results_are_metrics_of_the_checkpoint_s_step(tmp_path, stand_in):
     (record,) = lines(tmp_path, "evaluations.jsonl")
     assert (record["step"], record["results"]) == (8, RESULTS)
     assert "step 8 · suites: own acc 0.1000" in process.stderr
+    assert re.search(r"^suites: +own acc 0.1000 at step 8$", process.stdout, re.MULTILINE), process.stdout
     events = [each["event"] for each in lines(tmp_path, "events.jsonl")]
     assert events.index("SuiteEvaluated") < events.index("RunFinished")
     assert not list((tmp_path / RUN / "pins").iterdir())
@@ -121,6 +123,7 @@ def test_the_process_may_fail_in_any_way(tmp_path, stand_in, code, settings, tol
     assert process.returncode == 0, process.stderr
     (line,) = [line for line in process.stderr.splitlines() if "NOT EVALUATED" in line]
     assert told in line
+    assert re.search(rf"^suites: +step 8 was not evaluated: .*{told}", process.stdout, re.MULTILINE), process.stdout
     assert losses(tmp_path)[-1] > 0
     assert len(losses(tmp_path)) == 8
     assert suites(tmp_path) == {}
