@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch.utils.cpp_extension import get_default_build_root
+from torch.utils.cpp_extension import _get_build_directory, get_default_build_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,11 +27,11 @@ def announce_builds(needed: Sequence[str] = (), *, seconds_of_silence: float = S
     changed for ``seconds_of_silence``: another machine may build in a shared folder. Each process calls this before it
     builds, so none waits for a lock that another process then removes.
     """
-    folders = list(_build_folders())
     for name in needed:
-        if not any(folder.name == name and any(folder.glob("*.so")) for folder in folders):
+        # the folder of this Python and this torch: others may have built it for themselves
+        if not any(Path(_get_build_directory(name, verbose=False)).glob("*.so")):
             _log.warning("DeepSpeed builds %s from source before the first step, once: that takes up to minutes", name)
-    for lock in sorted(folder / LOCK for folder in folders if (folder / LOCK).exists()):
+    for lock in sorted(folder / LOCK for folder in _build_folders() if (folder / LOCK).exists()):
         if _has_builder(lock):
             _log.info("another process builds in %s: waiting for it", lock.parent)
         elif _seconds_unchanged(lock.parent) <= seconds_of_silence:

@@ -73,6 +73,18 @@ def test_a_build_is_announced_before_it_begins(folder, caplog):
     assert caplog.text == ""
 
 
+def test_a_build_of_another_python_is_none_of_this_one(tmp_path, monkeypatch, caplog):
+    """Each version of Python and of torch builds for itself, and so each of them says that it does."""
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setattr("torch.utils.cpp_extension.get_default_build_root", lambda: str(tmp_path))
+    monkeypatch.setattr("holdfast.adapters.optimizer.build_locks.get_default_build_root", lambda: str(tmp_path))
+    other = tmp_path / "py27_cpu/async_io"
+    other.mkdir(parents=True)
+    (other / "async_io.so").touch()
+    announce_builds(["async_io"])
+    assert "DeepSpeed builds async_io from source" in caplog.text
+
+
 def test_a_signal_ends_the_wait_for_a_lock(folder):
     """Who stops a run that torch keeps waiting for a lock does not wait with it."""
 
