@@ -37,7 +37,8 @@ def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[s
             return RunState.SUSPENDED
         if not record or start.get("phase", TRAINING) != TRAINING:
             return RunState.STARTING
-        return RunState.SILENT if own and _is_silent(folder) else RunState.TRAINING
+        began = time_of(own[0]) if own else None
+        return RunState.SILENT if began and _is_silent(folder, began.timestamp()) else RunState.TRAINING
     has_begun = bool(record) and ("time" in start or bool(events))  # early versions recorded no start
     return end if has_begun else RunState.NOT_BEGUN
 
@@ -99,10 +100,10 @@ def _status_of_holder(folder: Path) -> str | None:
     return status if is_alive else None
 
 
-def _is_silent(folder: Path) -> bool:
-    """Return whether all heartbeats of the run are old; a run without a watchdog sends none."""
-    beats = list(_times_of(*_heartbeats(folder)))
-    return bool(beats) and time.time() - max(beats) > _SILENT_SECONDS
+def _is_silent(folder: Path, began: float) -> bool:
+    """Return whether all heartbeats of the start that ``began`` then are old; without a watchdog it sends none."""
+    last = max(_times_of(*_heartbeats(folder)), default=0.0)
+    return began - _SILENT_SECONDS < last < time.time() - _SILENT_SECONDS
 
 
 def _heartbeats(folder: Path) -> Sequence[Path]:

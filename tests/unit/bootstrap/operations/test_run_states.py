@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -147,9 +148,10 @@ def test_all_say_the_same_of_a_run_that_a_process_holds(tmp_path, phase, word):
 
 
 def test_all_say_the_same_of_a_run_of_another_machine(tmp_path):
-    """There its lock and its heartbeats tell: none for a long time is no sign of life."""
+    """There its lock and its heartbeats tell: none for a long time is no sign of life, if it ever sent one."""
     folder = make_run(tmp_path)
-    record(folder, [STARTED])
+    began = (datetime.now(UTC) - timedelta(hours=2)).isoformat()
+    (folder / "events.jsonl").write_text(json.dumps({"time": began, "event": "RunStarted", "step": 0}) + "\n")
     beat = folder / "heartbeats/rank0.json"
     beat.parent.mkdir()
     beat.touch()
@@ -161,6 +163,8 @@ def test_all_say_the_same_of_a_run_of_another_machine(tmp_path):
             os.utime(path, (0, time.time() - 3600))
         assert said(folder) == "no sign of life"
         assert "no sign of life for 60 min: its lock is held, but it sends no heartbeats" in explain(folder)
+        os.utime(beat, (0, time.time() - 3 * 3600))  # of an earlier start, whose watchdog was on
+        assert said(folder) == "training"
     assert said(folder) == "crashed"
 
 
