@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.record_events import RecordEvents
 from holdfast.application.handlers.record_ledger import RecordLedger
 from holdfast.application.inbox import Inbox
+from holdfast.bootstrap import web
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.list_runs import list_runs
 from holdfast.bootstrap.operations.report_facts import report_facts
@@ -35,6 +38,7 @@ from holdfast.domain.events import (
     RunStarted,
     StopRequested,
 )
+from holdfast.domain.run_end import RunState
 from holdfast.domain.training.progress import Progress
 from tests.support.run_folders import hold, make_run
 
@@ -199,3 +203,14 @@ def test_the_ledger_says_the_same(events, state, monkeypatch):
         for event in events:
             (handler.on_end if isinstance(event, RunFinished | RunFailed) else handler.on_stop)(event)
     assert ends == [state]
+
+
+def test_the_pages_know_each_state():
+    """Each state has its colour on the page and in the report, and the page asks those that a process works on."""
+    files = Path(web.__file__).parent / "static"
+    page, report, panels = ((files / name).read_text() for name in ("page.css", "report.css", "page_panels.js"))
+    for state in set(RunState) - {RunState.NOT_BEGUN}:
+        assert f'[data-state="{state}"]' in page
+        assert f".state-{state.replace(' ', '-')}" in report
+    asked = re.search(r"const isActive = (\[.*\])\.includes\(state\);", panels)[1]
+    assert set(json.loads(asked)) == {state for state in RunState if state.is_active}
