@@ -37,11 +37,11 @@ def shown_size(num_bytes: float | None) -> str:
     """Return ``num_bytes`` for a person, in B, kB, MB, GB or TB, "-" for None; all sizes that are shown are its."""
     if num_bytes is None:
         return "-"
-    if round(num_bytes) < 1000:
+    if not num_bytes >= 999.5:  # NaN too
         return f"{num_bytes:.0f} B"
     size = num_bytes / 1000
     for unit in ("kB", "MB", "GB"):
-        if round(size, 1) < 1000:
+        if size < 999.95:
             return f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} TB"

@@ -31,6 +31,9 @@ NO_SIZES = {  # a key of sizes that were found before
         (80e9, "80.0 GB"),
         (2e12, "2.0 TB"),
         (2e15, "2,000.0 TB"),
+        (float("inf"), "inf TB"),
+        (float("-inf"), "-inf B"),
+        (float("nan"), "nan B"),
     ],
 )
 def test_a_size_has_the_largest_unit_of_which_it_has_one(num_bytes, text):

@@ -50,6 +50,8 @@ def test_a_url_of_the_hub_is_refused_offline(monkeypatch, variable, name, words)
 def test_a_source_of_the_host_is_its_own_matter(monkeypatch):
     """A source that the host program brings reads what it likes, and paths of this machine are no URLs of the hub."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigurationError):
+        refuse_offline(settings_of(f"data.path={URL}"))
     refuse_offline(settings_of(f"data.path={URL}"), {"data_source"})
     refuse_offline(settings_of("data.path=texts"))
 
