@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.domain.events import Event
 
 
-class RunStatus(StrEnum):
+class LifecycleState(StrEnum):
     """The states of a run; each command and page shows these words."""
 
     NOT_BEGUN = "not begun"
@@ -42,7 +42,12 @@ class RunStatus(StrEnum):
     @property
     def is_active(self) -> bool:
         """Return whether a process works on the run."""
-        return self in (RunStatus.STARTING, RunStatus.TRAINING, RunStatus.SUSPENDED, RunStatus.SILENT)
+        return self in (
+            LifecycleState.STARTING,
+            LifecycleState.TRAINING,
+            LifecycleState.SUSPENDED,
+            LifecycleState.SILENT,
+        )
 
 
 @final
@@ -54,8 +59,8 @@ class RunEnd:
     """
 
     def __init__(self) -> None:
-        self.at_finish = RunStatus.FINISHED
-        self.state = RunStatus.CRASHED
+        self.at_finish = LifecycleState.FINISHED
+        self.state = LifecycleState.CRASHED
         self._is_at_end = False
 
     def add(self, event: Event) -> None:
@@ -69,19 +74,19 @@ class RunEnd:
         self._add(str(record.get("event")), is_early=record.get("is_early") is True, is_last=is_last)
 
     def _add(self, event: str, *, is_early: bool, is_last: bool = False) -> None:
-        if event == "RunStarted" or self.state is RunStatus.HUNG:  # saves may follow another end
-            self.state = RunStatus.CRASHED
+        if event == "RunStarted" or self.state is LifecycleState.HUNG:  # saves may follow another end
+            self.state = LifecycleState.CRASHED
         match event:
             case "RunStarted":
-                self.at_finish, self._is_at_end = RunStatus.FINISHED, False
+                self.at_finish, self._is_at_end = LifecycleState.FINISHED, False
             case "DataEnded":  # the stop that follows is the loop's own
                 self._is_at_end = True
             case "StopRequested" if not self._is_at_end:
-                self.at_finish = RunStatus.STOPPED_EARLY if is_early else RunStatus.STOPPED
+                self.at_finish = LifecycleState.STOPPED_EARLY if is_early else LifecycleState.STOPPED
                 self._is_at_end = is_early
             case "RunFinished":
                 self.state = self.at_finish
             case "RunFailed":
-                self.state = RunStatus.FAILED
+                self.state = LifecycleState.FAILED
             case "RunStalled" if is_last:
-                self.state = RunStatus.HUNG
+                self.state = LifecycleState.HUNG

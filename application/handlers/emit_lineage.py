@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.domain.data.lineage_event import JobExecution, JobState
 from holdfast.domain.events import RunFailed, RunFinished, RunStarted
-from holdfast.domain.run_end import RunEnd, RunStatus
+from holdfast.domain.run_end import LifecycleState, RunEnd
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class EmitLineage:
             case RunStarted():
                 self._enter(JobState.START)
             case RunFinished():
-                self._enter(JobState.ABORT if self._end.state is RunStatus.STOPPED else JobState.COMPLETE)
+                self._enter(JobState.ABORT if self._end.state is LifecycleState.STOPPED else JobState.COMPLETE)
             case RunFailed(_, error):
                 reason = describe(error) if isinstance(error, Exception) else ""
                 message = f"{type(error).__name__}: {reason}" if reason else type(error).__name__

@@ -11,7 +11,7 @@ from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.application.monitoring.monitor_thread import close_all, settle_all
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import TextGenerated
-from holdfast.domain.run_end import RunEnd, RunStatus
+from holdfast.domain.run_end import LifecycleState, RunEnd
 from holdfast.ports.monitor import EndState, NoteKind
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.ports.optimizer import Trainable
 
 _END_SECONDS = 15.0
-_ENDS = {RunStatus.STOPPED: EndState.STOPPED, RunStatus.FAILED: EndState.FAILED}
+_ENDS = {LifecycleState.STOPPED: EndState.STOPPED, LifecycleState.FAILED: EndState.FAILED}
 _SHARE_OF_GRACE = 0.1
 
 

@@ -31,7 +31,7 @@ from holdfast.domain.events import (
     SuiteEvaluated,
     SuiteFailed,
 )
-from holdfast.domain.run_end import RunEnd, RunStatus
+from holdfast.domain.run_end import LifecycleState, RunEnd
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Report:
             )
         budget = self._run.parts.opened.budget.steps if self._run.parts is not None else None
         whole = f" of {budget:,}" if budget is not None else ""
-        if self._end.at_finish is RunStatus.FINISHED:
+        if self._end.at_finish is LifecycleState.FINISHED:
             return f"finished after step {progress.step:,}{whole}: {stop.reason}"
         if not stop.is_early or patience is None:
             return f"stopped after step {progress.step:,}{whole} ({stop.reason})"
@@ -258,7 +258,7 @@ def _left_out(layout: RunLayout) -> Iterator[str]:
 
 def failure_of(run: Run, error: Exception) -> Mapping[str, str]:
     """Return the JSON object about a run that ``error`` has ended."""
-    return {"run": str(run.directory), "state": RunStatus.FAILED.value, "error": str(error)}
+    return {"run": str(run.directory), "state": LifecycleState.FAILED.value, "error": str(error)}
 
 
 def _indented(text: str) -> str:

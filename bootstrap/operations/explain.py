@@ -21,7 +21,7 @@ from holdfast.bootstrap.run_folder.run_lock import holder_of
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
-from holdfast.domain.run_end import RunStatus
+from holdfast.domain.run_end import LifecycleState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _WORDS = {
 class Story:
     """The contents of a run's files: the events of all its starts, the last recorded step, the checkpoints' steps."""
 
-    state: RunStatus
+    state: LifecycleState
     events: Sequence[Mapping[str, Any]]
     last_step: int
     checkpoints: Sequence[int]
@@ -154,13 +154,13 @@ def _unwritten(run: Path) -> Iterator[str]:
     yield "what to try: start the same command again"
 
 
-def _silence(run: Path, state: RunStatus) -> Iterator[str]:
+def _silence(run: Path, state: LifecycleState) -> Iterator[str]:
     """Yield the lines about a run that a process holds without a sign of life."""
-    if state not in (RunStatus.SUSPENDED, RunStatus.SILENT):
+    if state not in (LifecycleState.SUSPENDED, LifecycleState.SILENT):
         return
     seconds, holder = seconds_of_silence(run), holder_of(run)
     since = "" if seconds is None else f"no sign of life for {shown_span(seconds)}: "
-    if state is RunStatus.SUSPENDED and holder is not None:
+    if state is LifecycleState.SUSPENDED and holder is not None:
         yield f"why: {since}the process is suspended, as by Ctrl-Z"
         yield f"what to try: fg in its terminal, or kill -CONT {holder.pid}; it continues where it is"
         return
@@ -196,7 +196,7 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
     if story.state.is_active:
         return
     found = _post_mortem(run, story)
-    if not found or story.state is not RunStatus.FAILED:
+    if not found or story.state is not LifecycleState.FAILED:
         yield from _reasons_of_end(run, story)
     for folder, cause in found:
         where = f"rank {cause['rank']}" if cause["ranks"] > 1 else "cause"
@@ -212,23 +212,23 @@ def _reasons_of_end(run: Path, story: Story) -> Iterator[str]:
     """Yield the lines about the end of a start that has trained, as far as its events tell it."""
     last = story.last
     match story.state:
-        case RunStatus.STOPPED:
+        case LifecycleState.STOPPED:
             yield f"why: {last['StopRequested'].get('reason')}; the same command continues"
-        case RunStatus.STOPPED_EARLY:
+        case LifecycleState.STOPPED_EARLY:
             early = next(event for event in story.of_last_start if event.get("is_early") is True)
             yield f"why: {early.get('reason')}"
             yield "what to try: raise recovery.early_stopping.patience, or set it to 0, to train on"
-        case RunStatus.FINISHED if "DataEnded" in last:
+        case LifecycleState.FINISHED if "DataEnded" in last:
             yield "why: the data have ended"
-        case RunStatus.HUNG:
+        case LifecycleState.HUNG:
             yield f"why: {last['RunStalled'].get('reason')}"
             stacks = sorted(RunLayout(run).stacks.glob("*.txt"), key=lambda path: path.stat().st_mtime)
             yield from (f"    where each thread was: {path}" for path in stacks[-1:])
             yield "what to try: start the same command again; it continues from the newest checkpoint"
-        case RunStatus.CRASHED:
+        case LifecycleState.CRASHED:
             yield f"why: the process ended without a message: {_silent_causes(story)}"
             yield "what to try: start the same command again; it continues from the newest checkpoint"
-        case RunStatus.FAILED:
+        case LifecycleState.FAILED:
             yield f"why: {last['RunFailed'].get('error')}"
             yield "what to try: start the same command again once the cause is removed"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.domain.run_end import RunStatus
+    from holdfast.domain.run_end import LifecycleState
 
 _TAIL_BYTES = 1 << 16
 _DEEPEST = 4
@@ -61,7 +61,7 @@ class RunEntry:
 
     name: str
     path: str
-    state: RunStatus
+    state: LifecycleState
     figures: RunFigures
     data_versions: Sequence[str]
     started: str | None

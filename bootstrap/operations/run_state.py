@@ -13,7 +13,7 @@ import psutil
 from holdfast.bootstrap.run_folder.folder import TRAINING
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
-from holdfast.domain.run_end import RunEnd, RunStatus
+from holdfast.domain.run_end import LifecycleState, RunEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _CLOCK_SLACK_SECONDS = 2.0
 _SILENT_SECONDS = 90.0  # a heartbeat comes every five seconds; a file server may show it a minute later
 
 
-def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> RunStatus:
+def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> LifecycleState:
     """Return the state of the run in ``folder``; every command, page and report asks here.
 
     ``record`` is the content of ``run.json``, empty without one, and ``events`` are the lines of ``events.jsonl``. The
@@ -31,16 +31,16 @@ def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[s
     """
     start = record.get("start", {})
     own = events_of_last_start(start, events)
-    end = RunStatus.FAILED if "error" in start else _end_of(own)
-    if end in (RunStatus.CRASHED, RunStatus.HUNG) and (holder := _status_of_holder(folder)) is not None:
+    end = LifecycleState.FAILED if "error" in start else _end_of(own)
+    if end in (LifecycleState.CRASHED, LifecycleState.HUNG) and (holder := _status_of_holder(folder)) is not None:
         if holder == psutil.STATUS_STOPPED:
-            return RunStatus.SUSPENDED
+            return LifecycleState.SUSPENDED
         if not record or start.get("phase", TRAINING) != TRAINING:
-            return RunStatus.STARTING
+            return LifecycleState.STARTING
         began = time_of(own[0]) if own else None
-        return RunStatus.SILENT if began and _is_silent(folder, began.timestamp()) else RunStatus.TRAINING
+        return LifecycleState.SILENT if began and _is_silent(folder, began.timestamp()) else LifecycleState.TRAINING
     has_begun = bool(record) and ("time" in start or bool(events))  # early versions recorded no start
-    return end if has_begun else RunStatus.NOT_BEGUN
+    return end if has_begun else LifecycleState.NOT_BEGUN
 
 
 def events_of_last_start(start: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -74,7 +74,7 @@ def seconds_of_silence(folder: Path) -> float | None:
     return None if written is None else max(0.0, time.time() - written)
 
 
-def _end_of(events: Sequence[Mapping[str, Any]]) -> RunStatus:
+def _end_of(events: Sequence[Mapping[str, Any]]) -> LifecycleState:
     end = RunEnd()
     for event in events:
         end.add_record(event)

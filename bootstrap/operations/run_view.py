@@ -39,7 +39,7 @@ from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import flatten, read_whole_record
 from holdfast.domain.errors import StateError
-from holdfast.domain.run_end import RunStatus
+from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.urls import describe
 
@@ -82,7 +82,7 @@ class RunView:
         self._record: Mapping[str, Any] = {}
         self._record_stamp: tuple[int, int] | None = None
         self._notes: list[RunNote] = []
-        self._notes_version, self._state = 0, RunStatus.STARTING
+        self._notes_version, self._state = 0, LifecycleState.STARTING
         self._problem: str | None = None  # of the record
         self._fault: str | None = None  # of the last refresh
 
@@ -193,7 +193,7 @@ class RunView:
         step, tokens, recent = self._steps.last_step or 0, self._number("tokens"), self._recent("tokens_per_second")
         num_tokens = None if tokens is None else int(tokens)
         left = time_left(budget, step, num_tokens, self._time.steps_per_second(), recent)
-        is_training = self._state is RunStatus.TRAINING
+        is_training = self._state is LifecycleState.TRAINING
         return {
             "step": step,
             "first_step": self._steps.first_step,

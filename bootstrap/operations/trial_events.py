@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.run_end import RunEnd, RunStatus
+from holdfast.domain.run_end import LifecycleState, RunEnd
 from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.trial import TrialEnd, TrialState
 
@@ -50,7 +50,7 @@ class TrialEvents:
         """Return the end of the trial after its process has ended well."""
         values = [*self._values.values()]
         last = values[-1] if values else None
-        if self._end.at_finish is RunStatus.STOPPED:
+        if self._end.at_finish is LifecycleState.STOPPED:
             finite = last if last is not None and math.isfinite(last) else None
             return TrialEnd(TrialState.PRUNED, finite, self._tokens, str(self._stop.get("reason")))
         if last is None:

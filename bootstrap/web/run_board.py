@@ -15,7 +15,7 @@ from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
-from holdfast.domain.run_end import RunStatus
+from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class RunBoard:
         view = self.views[number]
         view.refresh()
         summary = view.summary()
-        if not RunStatus(summary["state"]).is_active:
+        if not LifecycleState(summary["state"]).is_active:
             msg = f"no process trains {view.name} now: it is {summary['state']}, so there is nothing to ask"
             raise StateError(msg)
         try:

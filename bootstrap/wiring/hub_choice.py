@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.network.hub_names import HUB_SCHEME, is_kept_offline, names_folder
-from holdfast.bootstrap.run_folder.folder import flatten
+from holdfast.bootstrap.run_folder.record_file import flatten
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.sections.model import HuggingFaceModelSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.ledger.migrations import LEDGER
@@ -94,8 +95,7 @@ def ledger_subscriptions(
 
     details = {"name": parts.settings.run.shown_name, "settings": dump_settings(parts.settings)}
     spans_of = trained_spans(parts.data.batch_stream, names, excluded, cursors, stack)
-    record = RecordLedger(ledger, run, spans_of, details)
-    stack.callback(record.close)
+    record = stack.enter_context(closing(RecordLedger(ledger, run, spans_of, details)))
     return [
         *((kind, note) for kind in (RunStarted, RolledBack)),
         (RunStarted, record.on_start),

@@ -38,7 +38,7 @@ from holdfast.domain.events import (
     RunStarted,
     StopRequested,
 )
-from holdfast.domain.run_end import RunStatus
+from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.training.progress import Progress
 from tests.support.run_folders import hold, make_run
 
@@ -209,8 +209,8 @@ def test_the_pages_know_each_state():
     """Each state has its colour on the page and in the report, and the page asks those that a process works on."""
     files = Path(web.__file__).parent / "static"
     page, report, panels = ((files / name).read_text() for name in ("page.css", "report.css", "page_panels.js"))
-    for state in set(RunStatus) - {RunStatus.NOT_BEGUN}:
+    for state in set(LifecycleState) - {LifecycleState.NOT_BEGUN}:
         assert f'[data-state="{state}"]' in page
         assert f".state-{state.replace(' ', '-')}" in report
     asked = re.search(r"const isActive = (\[.*\])\.includes\(state\);", panels)[1]
-    assert set(json.loads(asked)) == {state for state in RunStatus if state.is_active}
+    assert set(json.loads(asked)) == {state for state in LifecycleState if state.is_active}
