@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-_LONGEST = 500
+_LONGEST = 4_000  # of a line, which may hold a command to copy
 _TOLD = {"from_step", "restored_from"}  # of the history in run.json
 _WORDS = {
     "CheckpointFailed": ("save", "failed, and training continued"),
@@ -106,7 +106,7 @@ def _lines(run: Path, story: Story) -> Iterator[str]:
     whole = "" if story.budget is None else f" of {story.budget}"
     yield f"{run} · {story.state} · step {story.last_step}{whole}"
     if story.state.is_active and (holder := holder_of(run)) is not None:
-        yield f"trained by {holder}"
+        yield f"trained by {holder.describe()}"
     if story.checkpoints:
         lost = max(0, story.last_step - story.checkpoints[-1])
         yield f"checkpoints: {len(story.checkpoints)}, the newest of step {story.checkpoints[-1]}" + (
@@ -147,7 +147,7 @@ def _unwritten(run: Path) -> Iterator[str]:
     yield f"{run} · {state} · step 0"
     if state.is_active:
         if (holder := holder_of(run)) is not None:
-            yield f"by {holder}"
+            yield f"by {holder.describe()}"
         yield from _silence(run, state)
         return
     yield f"why: the last start ended before it wrote {RECORD}: nothing was trained, and nothing is lost"

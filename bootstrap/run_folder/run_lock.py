@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,19 +44,27 @@ class Holder:
         return cls(os.getpid(), socket.gethostname(), datetime.now(UTC).timestamp())
 
     def __str__(self) -> str:
-        """Return a description for a person, with the command if it can be read on this host."""
+        """Return a description for a person, with the beginning of the command if it can be read on this host."""
+        return self.describe(_LONGEST_COMMAND)
+
+    def describe(self, longest: int = 2**31) -> str:
+        """Return a description as ``str`` does, with the first ``longest`` characters of the command."""
         since = datetime.fromtimestamp(self.since, UTC).isoformat(sep=" ", timespec="seconds")
-        command = self._command()
+        command, process = "", self._process()
+        with suppress(psutil.Error):
+            command = "" if process is None else _masked(process.cmdline())
+        command = command if len(command) <= longest else f"{command[:longest]}..."
         return f"process {self.pid} on {self.host}, since {since}" + (f", started as {command}" if command else "")
 
-    def _command(self) -> str:
+    def _process(self) -> psutil.Process | None:
+        """Return the process, None if it is on another host, or another one has its number now."""
         if self.host != socket.gethostname():
-            return ""
+            return None
         with suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            if process.create_time() <= self.since + _CLOCK_SLACK_SECONDS:  # else another one has that number now
-                return _masked(process.cmdline())
-        return ""
+            if process.create_time() <= self.since + _CLOCK_SLACK_SECONDS:
+                return process
+        return None
 
 
 def take_lock(folder: Path) -> int:
@@ -130,8 +139,7 @@ def _masked(command: list[str]) -> str:
         key, equals, value = word.partition("=")
         is_hidden = equals and (is_secret(key.rpartition(".")[2]) or _holds_others(value))
         words.append(f"{key}={MASK}" if is_hidden else word)
-    text = " ".join(mask_text(" ".join(words)).split())
-    return text if len(text) <= _LONGEST_COMMAND else f"{text[:_LONGEST_COMMAND]}..."
+    return " ".join(mask_text(shlex.join(words)).split())
 
 
 def _holds_others(value: str) -> bool:

@@ -1,6 +1,11 @@
 import fcntl
 import json
+import os
+import shlex
+import subprocess
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
@@ -225,3 +230,24 @@ def test_the_command_wraps_its_lines_at_words_in_a_terminal(tmp_path, monkeypatc
     lines = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 60
     assert " ".join(lines).endswith("start the same command again; it continues from the newest checkpoint")
+
+
+HOLDS = "import sys, time; from pathlib import Path; from holdfast.bootstrap.run_folder.run_lock import take_lock; "
+HOLDS += "take_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
+
+
+def test_a_run_that_is_trained_is_told_with_its_whole_command(tmp_path):
+    """The command of its process, to copy: no word is cut, and each is quoted for a shell."""
+    run_folder(tmp_path, [STARTED])
+    words = ["data.path=texts of mine/*.jsonl", f"run.name={'n' * 120}", f"model.path={'m' * 120}"]
+    command = [sys.executable, "-c", HOLDS, str(tmp_path), *words]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[4])}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        text = explain(tmp_path)
+        assert f" · training · step 0 of 150\ntrained by process {process.pid} on " in text
+        assert text.splitlines()[1].endswith(shlex.join(words))
+    finally:
+        process.kill()
+        process.communicate()
