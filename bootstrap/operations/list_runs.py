@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.shared.files.json_lines import bounded_lines
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.bootstrap.operations.growing_file import records_in
-from holdfast.bootstrap.operations.run_state import state_of
+from holdfast.bootstrap.operations.run_state import refusal_of, state_of
 from holdfast.bootstrap.process.text_table import cut, table_within
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -103,7 +103,11 @@ def _find(folder: Path) -> tuple[list[RunEntry], dict[str, str]]:
             others[shown] = _without_run(path)
             continue
         try:
-            runs.append(_entry(path, path.resolve().name if path == folder else shown))
+            record = read_record(path)
+            if (refusal := refusal_of(path, record)) is not None:
+                others[shown] = f"holds no run, as its first start was refused: {one_line(refusal)}"
+            else:
+                runs.append(_entry(path, path.resolve().name if path == folder else shown, record))
         except StateError as error:
             others[shown] = one_line(str(error))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -135,8 +139,8 @@ def _folders(folder: Path, depth: int) -> Iterator[tuple[Path, bool]]:
         yield folder, False
 
 
-def _entry(path: Path, name: str) -> RunEntry:
-    record, layout = read_record(path), RunLayout(path)
+def _entry(path: Path, name: str, record: Mapping[str, Any]) -> RunEntry:
+    layout = RunLayout(path)
     events = _records(layout.events)
     of_evaluations = [each.get("loss") for each in events if each.get("event") == "EvaluationCompleted"]
     steps = [each for each in _tail(layout.metrics) if type(each.get("step")) is int]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CLOCK_SLACK_SECONDS = 2.0
 _SILENT_SECONDS = 90.0  # a heartbeat comes every five seconds; a file server may show it a minute later
+_REFUSALS = ("ConfigurationError: ", "DataError: ", "StateError: ")
 
 
 def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> LifecycleState:
@@ -56,6 +57,17 @@ def events_of_last_start(start: Mapping[str, Any], events: Sequence[Mapping[str,
         if began is None or began < datetime.fromisoformat(str(start["time"])):
             return ()
     return events[begin:]
+
+
+def refusal_of(folder: Path, record: Mapping[str, Any]) -> str | None:
+    """Return the error that refused the first start of the run in ``folder`` before it trained, None for other runs.
+
+    ``record`` is the content of ``run.json``. Such a folder holds no run: nothing in it binds a later start.
+    """
+    start = record.get("start", {})
+    error = str(start.get("error", ""))
+    is_refusal = start.get("is_first") is True and error.startswith(_REFUSALS)
+    return error.partition(": ")[2] if is_refusal and _status_of_holder(folder) is None else None
 
 
 def time_of(event: Mapping[str, Any]) -> datetime | None:

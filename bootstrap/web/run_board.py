@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.control_files import SAVE, STOP
+from holdfast.bootstrap.operations.run_state import refusal_of
 from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.domain.errors import StateError
 from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.urls import describe
@@ -148,9 +150,9 @@ class RunBoard:
             known = {view.folder for view in self.views}
             for folder in self._folders:
                 with suppress(*((OSError, StateError) if known else ())):  # such as a run that was removed just now
-                    for run in _runs_in(folder):
-                        if run not in {view.folder for view in self.views}:
-                            self.views.append(RunView(run))
+                    new = [run for run in _runs_in(folder) if run not in {view.folder for view in self.views}]
+                    begun = [run for run in new if run == folder or not _is_refused(run)]
+                    self.views += map(RunView, begun or ([] if self.views else new))
             for view, name in zip(self.views, _names_of([view.folder for view in self.views]), strict=True):
                 view.name = name
             now = time.monotonic()
@@ -172,6 +174,14 @@ class RunBoard:
                 self._log_once(f"the runs cannot be read: {describe(error)}")
                 is_loading = False
             self._is_closed.wait(0.01 if is_loading else _SECONDS_BETWEEN_LOOKS)
+
+
+def _is_refused(folder: Path) -> bool:
+    """Return whether the first start of the run in ``folder`` was refused, so that there is nothing to watch."""
+    try:
+        return RunLayout(folder).record.exists() and refusal_of(folder, read_record(folder)) is not None
+    except (OSError, StateError):
+        return False
 
 
 def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:

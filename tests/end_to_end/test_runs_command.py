@@ -39,6 +39,17 @@ def states(folder):
     return {run["name"]: run["state"] for run in json.loads(list_runs(folder, as_json=True, width=80))["runs"]}
 
 
+def test_a_refused_start_is_no_run(tmp_path):
+    """A first start that was refused is named with the reason, and is not among the runs; a broken one is."""
+    refused = {"phase": "looking at data", "is_first": True, "error": "DataError: there is no file a.jsonl"}
+    made(tmp_path / "typo", start=refused)
+    made(tmp_path / "bug", start=refused | {"error": "KeyError: 'a'"})
+    made(tmp_path / "later", STARTED, start={name: refused[name] for name in ("phase", "error")})
+    report = json.loads(list_runs(tmp_path, as_json=True, width=80))
+    assert {run["name"]: run["state"] for run in report["runs"]} == {"bug": "failed", "later": "failed"}
+    assert report["others"] == {"typo": "holds no run, as its first start was refused: there is no file a.jsonl"}
+
+
 @pytest.mark.parametrize(("phase", "state"), [("training", "training"), ("building the model", "starting")])
 def test_a_run_that_is_locked_is_alive(tmp_path, phase, state):
     """A process that holds the lock trains the run, or starts it."""

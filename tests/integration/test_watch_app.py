@@ -260,6 +260,24 @@ def test_runs_below_a_folder_are_found(tmp_path):
         RunBoard([tmp_path / "runs" / "empty"])
 
 
+def test_a_refused_start_is_left_out(tmp_path):
+    """The page shows no folder whose first start was refused, unless it is named or there is nothing else to show."""
+    start = {
+        "time": "2026-11-22T12:00:00+00:00",
+        "phase": "looking at data",
+        "is_first": True,
+        "error": "DataError: no",
+    }
+    make_run(tmp_path / "runs/first")
+    make_run(tmp_path / "runs/typo", start=start)
+    for folders, names in ((["runs"], ["first"]), (["runs/typo"], ["typo"]), (["runs/first", "runs/typo"], None)):
+        with closing(RunBoard([tmp_path / folder for folder in folders])) as board:
+            assert [view.name for view in board.views] == (names or ["first", "typo"])
+    shutil.rmtree(tmp_path / "runs/first")
+    with closing(RunBoard([tmp_path / "runs"])) as board:
+        assert [view.name for view in board.views] == ["typo"]
+
+
 def test_a_run_that_begins_later_is_added(tmp_path, monkeypatch):
     """A run that begins below the folder while the page is open comes behind the others, which keep their numbers."""
     monkeypatch.setattr("holdfast.bootstrap.web.run_board._SECONDS_BETWEEN_SCANS", 0.0)
