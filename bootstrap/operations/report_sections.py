@@ -121,7 +121,7 @@ _OVERVIEW: dict[str, Callable[[Facts], str]] = {
     "data": lambda facts: ", ".join(f"{each['name']} {each['id']}" for each in facts["data"]["versions"]) or "-",
     "started (UTC)": lambda facts: moment(facts["started"]),
     "last sign of life (UTC)": lambda facts: moment(facts["last_sign_of_life"]),
-    "folder": lambda facts: str(facts["path"]),
+    "folder when written": lambda facts: str(facts["path"]),
     "id": lambda facts: str(facts["id"] or "-"),
 }
 

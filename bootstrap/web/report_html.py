@@ -242,11 +242,11 @@ def _rounded(value: float | str) -> float | str:
 
 
 def _marks(runs: Sequence[Facts], names: Sequence[str]) -> list[Any]:
-    """Return the marks on the curves: the newest of each run."""
-    begins = [f"{name}: " for name in names] if len(runs) > 1 else [""]
+    """Return the marks on the curves: the newest of each run, with its name and colour if there are several."""
+    owns = [(f"{name}: ", {"color": run}) for run, name in enumerate(names)] if len(runs) > 1 else [("", {})]
     return [
-        {"x": event["step"], "level": event["level"], "text": begin + event["text"]}
-        for begin, facts in zip(begins, runs, strict=True)
+        {"x": event["step"], "level": event["level"], "text": begin + event["text"], **color}
+        for (begin, color), facts in zip(owns, runs, strict=True)
         for event in [each for each in facts["events"] if each["marked"] and each["step"] is not None][-_MOST_MARKS:]
     ]
 

@@ -29,6 +29,15 @@ HAS_LINE = """(x) => {
   }
   return false;
 }"""
+# The opaque colours of the signs above the plot, and those of the squares in the read-out, as "r,g,b".
+SIGNS = """() => {
+  const canvas = document.querySelector(".chart-plot > canvas"), found = new Set();
+  const rows = canvas.getContext("2d").getImageData(0, 5, canvas.width, 8).data;
+  for (let at = 0; at < rows.length; at += 4) if (rows[at + 3] === 255) found.add(rows.slice(at, at + 3).join(","));
+  return [...found];
+}"""
+SQUARES = """() => [...document.querySelectorAll(".chart-tip span")]
+  .map((each) => getComputedStyle(each).color.match(/\\d+/g).slice(0, 3).join(","))"""
 FRAMES = """() => new Promise((resolve) => {
   const spent = [], end = performance.now() + 800;
   const turn = () => {
@@ -132,6 +141,22 @@ def test_everything_can_be_done_with_the_keyboard(chart_page):
     assert last - first == pytest.approx(49.5)
     page.keyboard.press("Escape")
     assert page.evaluate("window.charts[0].range") is None
+
+
+def test_a_mark_has_the_colour_of_its_run(chart_page):
+    """The sign of a run's event has the colour of its line, also in the read-out; without a run that of the level."""
+    both = [series([1.0] * 100, name="a", color=0), series([2.0] * 100, name="b", color=1)]
+    page = chart_page(series=both, events=[{"x": 60, "text": "b: failed", "level": "error", "color": 1}])
+    page.locator(".chart-plot").focus()
+    page.keyboard.press("e")
+    page.wait_for_function(f"({SQUARES})().length === 3")
+    first, second, mark = page.evaluate(SQUARES)
+    assert first != second == mark
+    assert page.evaluate(SIGNS) == [second]
+    page.evaluate("window.charts[0].update({events: [{x: 60, text: 'failed', level: 'error'}]})")
+    page.evaluate("window.charts[0].paintNow()")
+    assert second not in page.evaluate(SIGNS)
+    assert len(page.evaluate(SQUARES)) == 2
 
 
 def test_the_words_of_a_chart_name_its_extremes(chart_page):

@@ -205,11 +205,12 @@
   /* Paint the marks of events: a dashed line, and above it a sign whose form tells the level too. */
   function paintEvents(context, scene, scale, colors) {
     const seen = new Set();
-    for (const { x, level = "info" } of scene.events) {
+    for (const { x, level = "info", color } of scene.events) {
       const at = Math.round(scale.x(x));
-      if (x < scene.range[0] || x > scene.range[1] || seen.has(`${at} ${level}`)) continue;
-      seen.add(`${at} ${level}`);
-      Object.assign(context, { strokeStyle: colors[level], fillStyle: colors[level], lineWidth: 1, globalAlpha: 0.7 });
+      const ink = color === undefined ? colors[level] : colors.series(color);
+      if (x < scene.range[0] || x > scene.range[1] || seen.has(`${at} ${level} ${ink}`)) continue;
+      seen.add(`${at} ${level} ${ink}`);
+      Object.assign(context, { strokeStyle: ink, fillStyle: ink, lineWidth: 1, globalAlpha: 0.7 });
       context.setLineDash([2, 3]);
       context.beginPath();
       context.moveTo(at + 0.5, TOP);

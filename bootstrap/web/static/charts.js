@@ -13,7 +13,8 @@
                 style  "line" (default), "both" (line and dots) or "points"
                 color  number of the colour from 0; default: the position in the list
                 smooth false exempts the series from smoothing
-     events     list of {x, text, level}; level is "info" (default), "good", "warning" or "error"
+     events     list of {x, text, level, color}; level is "info" (default), "good", "warning" or "error"; color is
+                the number of the colour of the run that it belongs to, default: that of the level
      log        true for a logarithmic y axis; values that are not positive are gaps
      smoothing  weight of the exponential mean over the points, from 0 (none) to less than 1
      format     how values are written: "number" (default), "integer", "bytes", "percent" (of 1), "seconds"
@@ -358,7 +359,9 @@
       for (const [name, value, about] of this._readOut(this._cursor)) {
         const row = element("tr", {}, table);
         const cell = element("td", {}, row);
-        if (about?.xs) element("span", { textContent: "\u25a0 " }, cell).style.color = colors.series(about.color);
+        if (about?.color !== undefined) {
+          element("span", { textContent: "\u25a0 " }, cell).style.color = colors.series(about.color);
+        }
         cell.append(name);
         const className = about?.text ? `chart-event-${about.level || "info"}` : "";
         element("td", { textContent: value, className }, row);

@@ -155,7 +155,7 @@ export class ChartBoard {
       const rejections = run.rejections
         .map(([step, count]) => ({ x: step, text: `${count} more records rejected`, level: "warning" }));
       return [...notes, ...rejections].slice(-MOST_MARKS)
-        .map((mark) => (many ? { ...mark, text: `${run.name}: ${mark.text}` } : mark));
+        .map((mark) => (many ? { ...mark, text: `${run.name}: ${mark.text}`, color: run.color } : mark));
     });
   }
 

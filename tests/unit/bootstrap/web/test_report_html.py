@@ -97,6 +97,20 @@ def test_runs_are_drawn_on_the_same_curves(tmp_path):
     assert data["domain"] == [1, 5]
 
 
+def test_marks_of_a_comparison_belong_to_their_run(tmp_path):
+    """A mark has the name and the colour of its run if there are several, and those of its level alone otherwise."""
+    gone = [event("RunStarted", 1), event("RolledBack", 1, from_step=3, reason="spike")]
+    runs = [write_run(tmp_path / name, losses=[3.0, 2.0, 2.5], events=gone) for name in ("a", "b")]
+    for shown, owners in ((runs, [("a: ", 0), ("b: ", 1)]), (runs[1:], [("", None)])):
+        page = Reader(html_report([report_facts(run) for run in shown]))
+        [data] = [json.loads(text) for _, form, text in page.texts if form == "application/json"]
+        marks = [each for each in data["events"] if "ROLLED BACK" in each["text"]]
+        assert len(marks) == len(owners)
+        for mark, (name, color) in zip(marks, owners, strict=True):
+            assert mark.get("color") == color
+            assert mark["text"].startswith(f"{name}step 3")
+
+
 def test_the_lines_of_a_chart_that_compares_runs_have_colours_of_their_own(tmp_path):
     """Each source of each run has another colour, as nothing else tells them apart."""
     runs = [write_run(tmp_path / name, losses=[3.0]) for name in ("a", "b")]
