@@ -35,7 +35,7 @@ from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
 from holdfast.adapters.shared.modeling.generation_settings import read_generation_settings
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.adapters.shared.network.hub import reached
-from holdfast.adapters.shared.network.hub_names import names_folder, nearest_name
+from holdfast.adapters.shared.network.hub_names import guess, names_folder
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.model_factory import ModelFactory
 
@@ -130,9 +130,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         except Exception as error:  # errors of models over a configuration have no common type
             name = self._path or self._config.get("model_type")
             msg = f"model {name} cannot be built: {explain(error, self._path)}"
-            if self._path and not Path(self._path).exists() and (near := nearest_name(Path(self._path))) is not None:
-                msg += f"; did you mean the folder {near}?"
-            raise ConfigurationError(msg) from error
+            raise ConfigurationError(msg + guess(self._path or "")) from error
 
     @override
     def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.adapters.shared.network.hub_names import guess
 from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import shown_size
@@ -42,7 +43,7 @@ def check_model_folder(folder: Path) -> None:
         for index in sorted(root.glob("*.safetensors.index.json")):
             _check_index(index)
     except OSError as error:
-        msg = f"the model folder {folder} cannot be read: {error.strerror or error}"
+        msg = f"the model folder {folder} cannot be read: {error.strerror or error}{guess(str(folder))}"
         raise ConfigurationError(msg) from error
 
 

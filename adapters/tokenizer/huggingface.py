@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE
-from holdfast.adapters.shared.network.hub_names import names_folder
+from holdfast.adapters.shared.network.hub_names import guess, names_folder
 from holdfast.adapters.tokenizer import hf_core as core
 from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
 from holdfast.adapters.tokenizer.chat_template import (
@@ -115,7 +115,11 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
             config = config_in(parts["beside"])
         else:
             source = TokenizerSource(str(file) if file.is_dir() else path, revision, path)
-            model, config = source.load(follows_model=follows_model), source.config()
+            try:
+                model, config = source.load(follows_model=follows_model), source.config()
+            except ConfigurationError as error:
+                msg = f"{error}{guess(path)}"
+                raise ConfigurationError(msg) from error
             with core.telling_panics(path):
                 parts = parts_of(model) if loader == "transformers" else published_parts(source, model, report)
         made = cls(**parts, name=path, add_bos=add_bos, backend=backend, report=report)
@@ -225,7 +229,7 @@ def _check_exists(file: Path, path: str, *, follows_model: bool) -> None:
     msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a folder or a hub name"
     if follows_model:
         msg = f"there is no folder {path}: set model.path to a model folder or a hub name"
-    raise ConfigurationError(msg)
+    raise ConfigurationError(msg + guess(path))
 
 
 def _own_file(path: Path) -> Path:

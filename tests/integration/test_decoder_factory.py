@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
+from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.shared.decoder.cached_generation import draw
 from holdfast.adapters.shared.decoder.decoder_attention import ATTENTIONS
 from holdfast.configs.sections.decoder import DecoderModelSettings
@@ -283,3 +284,10 @@ def test_the_settings_describe_a_decoder():
     assert DecoderModelSettings.model_validate(beside.model_dump()) == beside
     with pytest.raises(ValueError, match="path and hidden_size"):
         DecoderModelSettings(path="/a/folder", hidden_size=64)
+
+
+def test_a_misspelt_folder_is_guessed(tmp_path):
+    """A path without a folder names the folder beside it that is like it."""
+    (tmp_path / "company-base").mkdir()
+    with pytest.raises(ConfigurationError, match=f"did you mean the folder {tmp_path / 'company-base'}\\?"):
+        DecoderModelFactory(path=tmp_path / "company-bas").check()

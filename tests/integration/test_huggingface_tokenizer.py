@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer as Core
@@ -97,6 +98,16 @@ def test_the_folder_of_a_model_that_does_not_exist_is_named():
     """A path of several folders is no name on the hub; if the model was chosen, its setting is named."""
     with pytest.raises(ConfigurationError, match=r"there is no folder runs/x/checkpoints: set model.path"):
         HuggingfaceTokenizer.load("runs/x/checkpoints", follows_model=True)
+
+
+@pytest.mark.parametrize("path", ["company-bas", "./company-bas", "models/company-bas", "company-bas.json"])
+def test_a_misspelt_path_is_guessed(path, tmp_path, monkeypatch):
+    """A path that is not there, also one that could be a name on the hub, names the entry beside it that is like it."""
+    monkeypatch.chdir(tmp_path)
+    near = Path(path.replace("bas", "base"))
+    near.mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=f"did you mean the folder {near}\\?"):
+        HuggingfaceTokenizer.load(path)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 HUB_SCHEME = "hf://"
 _TRUE = {"1", "ON", "YES", "TRUE"}  # as huggingface_hub reads it
@@ -31,3 +31,10 @@ def nearest_name(path: Path) -> Path | None:
         return None
     near = get_close_matches(path.name, names, n=1, cutoff=0.8)
     return path.with_name(near[0]) if near else None
+
+
+def guess(path: str) -> str:
+    """Return "; did you mean ...?" with the entry whose name is most like ``path``; empty if there is one or none."""
+    place = Path(path).expanduser()
+    near = None if place.exists() else nearest_name(place)
+    return "" if near is None else f"; did you mean {'the folder ' if near.is_dir() else ''}{near}?"
