@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TRAINING = "training"
+DIRECTORY = "directory"
+"""The folder of the process at the last start, in which relative paths of its settings begin; earlier records lack it."""
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
 # Further settings that must be equal on all ranks of a run.
@@ -98,7 +100,7 @@ class RunFolder:
         if origins is not None:
             self.record["origins"] = dict(origins)
         self.record.setdefault("id", uuid4().hex)
-        self.record["folder"] = str(self.path.absolute())
+        self.record |= {"folder": str(self.path.absolute()), DIRECTORY: str(Path.cwd())}
         is_first = self.settings_before is None
         self._kept = deepcopy(self.record) if is_first else self._kept
         self.record["start"] = {"time": datetime.now(UTC).isoformat(), "is_first": is_first}

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -49,7 +50,7 @@ class MetricsRecord:
                 sent = json.dumps(self._read() | {tracker: step})
                 replace_file(self._layout.trackers, sent.encode(), is_durable=False)
         except OSError as error:
-            msg = f"{self._layout.trackers} cannot be written: {error.strerror}"
+            msg = f"{self._layout.trackers} cannot be written, {explain(error)}"
             raise StateError(msg) from error
 
     def _read(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.shared.files.regular_file import read_alike
 from holdfast.adapters.shared.files.sealed_json import HASH, parse_json, sealed, unsealed
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest
@@ -64,7 +64,7 @@ def replace_record(path: Path, text: str) -> None:
     try:
         replace_file(path / RECORD, text.encode())
     except OSError as error:
-        msg = f"{path / RECORD} cannot be written: {error.strerror}"
+        msg = f"{path / RECORD} cannot be written, {explain(error)}"
         raise StateError(msg) from error
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
+from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import open_regular, read_regular, regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -76,7 +77,7 @@ def take_lock(folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         lock = regular(str(RunLayout(folder).lock), os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        msg = f"the run folder {folder} cannot be used: {error.strerror}; choose another with run.dir"
+        msg = f"the run folder {folder} cannot be used, {explain(error)}, or choose another with run.dir"
         raise StateError(msg) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

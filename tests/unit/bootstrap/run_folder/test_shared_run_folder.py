@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import shutil
 from contextlib import closing, nullcontext
 from copy import deepcopy
@@ -192,3 +194,22 @@ def test_no_bit_of_the_record_changes_what_commands_take_from_it(tmp_path):
         else:
             assert right.items() <= found.items(), (bit, wrong)
     assert refused > len(sound)
+
+
+@pytest.mark.parametrize("step", ["replace_file", "take_lock"])
+def test_a_start_on_a_full_disk_is_told_what_to_do(step, tmp_path, monkeypatch):
+    """Whether the folder or its record cannot be written, the reason and the remedy are in one sentence."""
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def begin():
+        with closing(RunFolder(tmp_path / "run")) as folder:
+            folder.begin(SETTINGS)
+            folder.enter("reading data")
+
+    with monkeypatch.context() as full:
+        place = "pathlib.Path.mkdir" if step == "take_lock" else "holdfast.bootstrap.run_folder.record_file.replace_file"
+        full.setattr(place, fail)
+        with pytest.raises(StateError, match="no space left on device: free some space there"):
+            begin()
