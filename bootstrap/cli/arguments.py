@@ -12,7 +12,7 @@ from holdfast.bootstrap.process.program import in_words_of_caller
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.bootstrap.operations.named_checkpoint import Choice
 
@@ -122,9 +122,11 @@ def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
-    """Add the choice between the trained weights of a checkpoint and their average to a command's arguments."""
+    """Add the choice of the weights to a command's arguments: trained or averaged ones, and the base of adapters."""
     text = "use the trained weights of a run with optimizer.ema, not their average"
     parser.add_argument("--trained", action="store_true", help=text)
+    text = "the model that the adapters of RUN belong to (model.lora), a folder or hub name; default: as in training"
+    parser.add_argument("--base", metavar="PATH", help=text)
 
 
 def add_output(parser: argparse.ArgumentParser, *, shown: str) -> None:
@@ -159,7 +161,18 @@ def choice_of(options: argparse.Namespace) -> Choice:
     """Return the choice of a checkpoint by the options of ``add_checkpoint`` and of ``add_weights``."""
     from holdfast.bootstrap.operations.named_checkpoint import Choice
 
-    return Choice(options.step, options.best, trained=getattr(options, "trained", False))
+    if "base" not in options:
+        return Choice(options.step, options.best)
+    return Choice(options.step, options.best, options.trained, base_of(options, [options.run]))
+
+
+def base_of(options: argparse.Namespace, runs: Sequence[Path]) -> str | None:
+    """Return the option ``--base``; raises ``ConfigurationError`` if none of ``runs`` has adapters."""
+    from holdfast.bootstrap.operations.base_of_adapters import refuse_useless_base
+
+    refuse_useless_base(runs, options.base)
+    base: str | None = options.base
+    return base
 
 
 def whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command, add_output, add_run, add_trust, add_weights, whole
+from holdfast.bootstrap.cli.arguments import add_command, add_output, add_run, add_trust, add_weights, base_of, whole
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def average(options: argparse.Namespace) -> int:
 
     configure_logging()
     set_library_defaults()
-    selection = Selection(options.last, options.steps, options.weights, trained=options.trained)
+    base = base_of(options, [options.run])
+    selection = Selection(options.last, options.steps, options.weights, trained=options.trained, base=base)
     with phases_shown(is_quiet=options.quiet) as show:
         report = write_average(
             options.run,

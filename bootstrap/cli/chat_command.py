@@ -13,6 +13,7 @@ from holdfast.bootstrap.cli.arguments import (
     add_sampling,
     add_trust,
     add_weights,
+    base_of,
     whole,
 )
 from holdfast.bootstrap.process.exit_codes import ExitCode
@@ -72,7 +73,8 @@ def chat(options: argparse.Namespace) -> int:
     configure_logging()
     set_library_defaults()
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, options.top_p, options.seed)
-    chosen = [(run, choice) for run in options.runs for choice in _choices(options)]
+    choices = _choices(options)
+    chosen = [(run, choice) for run in options.runs for choice in choices]
     with nullcontext() if options.terminal else _Page(options) as page:
         with phases_shown() as show:
             models = open_chat_models(chosen, trusted=stated_trust(options), show=show)
@@ -87,9 +89,10 @@ def chat(options: argparse.Namespace) -> int:
 def _choices(options: argparse.Namespace) -> Sequence[Choice]:
     from holdfast.bootstrap.operations.named_checkpoint import Choice
 
+    base = base_of(options, options.runs)
     if options.step:
-        return [Choice(step, trained=options.trained) for step in options.step]
-    return [Choice(best=options.best, trained=options.trained)]
+        return [Choice(step, trained=options.trained, base=base) for step in options.step]
+    return [Choice(best=options.best, trained=options.trained, base=base)]
 
 
 @final

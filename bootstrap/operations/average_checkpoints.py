@@ -19,7 +19,8 @@ from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import Choice, Place, place_of, refuse_missing, restore
 from holdfast.bootstrap.operations.trained_model import open_store, open_trained
-from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.found_paths import at_project
+from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.phase import show_nothing
 from holdfast.ports.state_store import Snapshot
@@ -42,13 +43,14 @@ class Selection:
     """The checkpoints to average: those of ``steps``, or the ``last`` newest ones.
 
     ``weights`` are their relative weights by ascending step, None for equal ones. ``trained`` chooses the trained
-    weights where the checkpoints have averages too (``optimizer.ema``).
+    weights where the checkpoints have averages too (``optimizer.ema``). ``base`` is that of ``Choice``.
     """
 
     last: int | None = None
     steps: Sequence[int] = ()
     weights: Sequence[float] | None = None
     trained: bool = False
+    base: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,11 @@ def average(
     store, is_encrypted = open_store(run, trusted=trusted, show=show)
     members = _members(store, run, selection)
     target = _target(run, folder, members, is_encrypted=is_encrypted)
-    newest = Choice(members[-1].info.progress.step, trained=selection.trained)
+    newest = Choice(members[-1].info.progress.step, trained=selection.trained, base=selection.base)
     before = _evaluated(run, newest, trusted, show) if evaluates else None
     with _Draft(target) as draft:
         kind = _write(draft, store, run, members, selection, show)
-        after = _evaluated(draft.folder, Choice(), trusted, show) if evaluates else None
+        after = _evaluated(draft.folder, Choice(base=selection.base), trusted, show) if evaluates else None
         draft.publish(_finite(after), _provenance(members, kind, before, after))
     return AverageReport(str(target), members, before, after)
 
@@ -209,7 +211,7 @@ def _write(
             msg = f"only some of these checkpoints of {run} have averages (optimizer.ema): add --trained, or leave them"
             raise StateError(msg + " out")
         with ExitStack() as stack:
-            parts = _parts(folders, [each.weight for each in members], choice, stack)
+            parts = _parts(folders, [each.weight for each in members], choice, stack, run)
             draft.write(replace(snapshot, parts=parts))
 
     _open_all(store, run, [each.info.progress.step for each in members], use)
@@ -232,9 +234,9 @@ def _open_all(
 
 
 def _parts(
-    folders: Sequence[tuple[Path, OpenFile]], weights: Sequence[float], choice: Choice, stack: ExitStack
+    folders: Sequence[tuple[Path, OpenFile]], weights: Sequence[float], choice: Choice, stack: ExitStack, run: Path
 ) -> Sequence[StatePart]:
-    """Return the files of the average: means of the weights, and the descriptions of the newest checkpoint."""
+    """Return the files of the average: means of the weights, and the descriptions of the newest one of ``run``."""
     from holdfast.adapters.shared.tensor_state.mean_tensors import MeanTensors
     from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
 
@@ -251,7 +253,8 @@ def _parts(
                 with saved_tensors(path, open_newest) as own:
                     parts.append(MeanTensors(name, list(own.shapes), sources, weights))
         elif path.suffix != _TENSORS and name not in _NOT_COPIED:
-            parts.append(InMemoryPart(name, read_whole(path, open_newest)))
+            content = read_whole(path, open_newest)
+            parts.append(InMemoryPart(name, at_project(content, run) if name == RECORD else content))
     return parts
 
 

@@ -15,12 +15,12 @@ from holdfast.adapters.state_store.checkpoint_erasure import Eraser
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.state_stores import archive_of
-from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
 
@@ -58,7 +58,7 @@ def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool
     ``unencrypted`` is False, or if the run trains.
     """
     record = read_record(run)
-    settings = restore_settings(record["settings"])
+    settings = settings_as_found(record, run)
     audit = audit_of(run, settings.state_store)
     AccessGuard([Role(name) for name in own_roles(os.environ)], audit.record).require(Role.DELETE, f"erasing in {run}")
     with (

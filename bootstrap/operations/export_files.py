@@ -34,13 +34,15 @@ _SAMPLE = (
 class ExportContent:
     """The ``parts`` of a model as transformers loads them, its tokenizer, and the ``name`` of the run.
 
-    ``ends`` are the ids at which the model stops by its settings of generation, which are among the parts.
+    ``ends`` are the ids at which the model stops by its settings of generation, which are among the parts. ``notes``
+    are remarks on the parts for a person.
     """
 
     parts: Sequence[StatePart]
     tokenizer: Tokenizer
     name: str
     ends: Sequence[int] = ()
+    notes: Sequence[str] = ()
 
 
 def require_packages(order: ExportOrder) -> None:

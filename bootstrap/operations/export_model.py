@@ -7,9 +7,11 @@ from dataclasses import replace
 from filecmp import cmp
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.draft_folder import draft_beside, move_draft
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.bootstrap.operations.base_of_adapters import with_base
 from holdfast.bootstrap.operations.export_files import (
     ExportContent,
     check_tokenizer,
@@ -25,6 +27,7 @@ from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
 from holdfast.bootstrap.operations.report_facts import name_of_run
 from holdfast.bootstrap.operations.trained_model import open_trained
 from holdfast.bootstrap.process.program import called_as
+from holdfast.bootstrap.run_folder.found_paths import as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.phase import show_nothing
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.state_store import StatePart
     from holdfast.ports.tokenizer import Tokenizer
+
+_NAMES_FOLDER = "adapter_config.json (base_model_name_or_path) names the base of these adapters, the folder"
 
 
 def export(
@@ -66,7 +71,7 @@ def export(
     trained = open_trained(run, device="cpu", choice=choice, trusted=trusted, show=show, data=order.data)
     model = _exportable(trained.model, run, order)
     comparison = LossComparison(trained, model, order, show) if order.is_checked else None
-    record = read_record(place_of(run, choice).path)
+    record = _as_found(place_of(run, choice).path, choice)
     content = _content(model, trained.tokenizer, run, order, name=name_of_run(run, record))
     location = trained.location
     del trained, model  # the export is read back beside the weights alone
@@ -78,7 +83,7 @@ def export(
             (draft / CARD).write_text(card, encoding="utf-8")
             _put(draft, folder, is_taken=is_taken)
     except OSError as error:
-        msg = f"{folder} cannot be written: {error.strerror or error}"
+        msg = f"{folder} cannot be written, {explain(error)}"
         raise StateError(msg) from error
     return exported
 
@@ -89,7 +94,16 @@ def _content(
     """Return the content of the files; this changes ``model`` if ``order`` merges or prunes it."""
     from holdfast.adapters.shared.modeling.generation_settings import generation_ends
 
-    return ExportContent(_model_parts(model, run, order), tokenizer, name, generation_ends(model.network))
+    base = _base_of_adapters(model, run, order)
+    notes = [f"{_NAMES_FOLDER} {base}: write its new place there if the folder moves"] if base.startswith("/") else ()
+    parts = _model_parts(model, order, base)
+    return ExportContent(parts, tokenizer, name, generation_ends(model.network), notes)
+
+
+def _as_found(path: Path, choice: Choice) -> Mapping[str, Any]:
+    """Return the record of the run in ``path`` with the paths of its settings as they are found from here."""
+    record = read_record(path)
+    return {**record, "settings": as_found(with_base(record["settings"], choice.base), record, path)}
 
 
 def _put(draft: Path, folder: Path, *, is_taken: bool) -> None:
@@ -106,7 +120,7 @@ def _fill(
 ) -> Exported:
     """Write the files into ``draft``, read them back and return the outcome."""
     show("writing the files")
-    notes = [*write_files(content, order, draft)]
+    notes = [*write_files(content, order, draft), *content.notes]
     change, zeros = None, None
     if comparison is not None:
         show("reading the export back")
@@ -131,6 +145,7 @@ def _command(run: Path, folder: Path, order: ExportOrder, choice: Choice) -> str
     """Return the command that exports the same again."""
     options = {
         "--step": choice.step,
+        "--base": choice.base,
         "--format": order.format if order.format != ExportFormat() else None,
         "--sparsity": order.sparsity,
         "--max-loss-increase": order.max_loss_increase,
@@ -188,10 +203,13 @@ def _exportable(model: object, run: Path, order: ExportOrder) -> CausalLanguageM
     return model
 
 
-def _model_parts(model: CausalLanguageModel, run: Path, order: ExportOrder) -> Sequence[StatePart]:
-    """Return the files of ``model``, merged and pruned as ``order`` demands, which changes it."""
-    if model.adapters is not None and not order.merged:
-        return _adapter_parts(model, run)
+def _model_parts(model: CausalLanguageModel, order: ExportOrder, base: str) -> Sequence[StatePart]:
+    """Return the files of ``model``, merged and pruned as ``order`` demands, which changes it.
+
+    ``base`` is that of ``_base_of_adapters``.
+    """
+    if base:
+        return _adapter_parts(model, base)
     if order.merged:
         from holdfast.adapters.shared.modeling.lora import merge_lora
 
@@ -203,9 +221,15 @@ def _model_parts(model: CausalLanguageModel, run: Path, order: ExportOrder) -> S
     return model.capture(copy=False)
 
 
-def _adapter_parts(model: CausalLanguageModel, run: Path) -> Sequence[StatePart]:
+def _base_of_adapters(model: CausalLanguageModel, run: Path, order: ExportOrder) -> str:
+    """Return the base of adapters that are exported as such, its absolute folder or hub name; else an empty text.
+
+    Raises ``ConfigurationError`` if no reader could put the adapters on their base.
+    """
     from holdfast.adapters.shared.modeling.lora import LoraAdapters
 
+    if model.adapters is None or order.merged:
+        return ""
     assert isinstance(model.adapters, LoraAdapters)
     if model.adapters.base_path is None:
         msg = f"the base of {run}'s adapters was initialized from a seed, so no folder holds it: add --merged"
@@ -213,9 +237,16 @@ def _adapter_parts(model: CausalLanguageModel, run: Path) -> Sequence[StatePart]
     if _is_decoder(model) and model.network.config.model_type != "llama":
         msg = f"the names of {run}'s adapters are not those that its base has in transformers: add --merged"
         raise ConfigurationError(msg)
-    from holdfast.adapters.shared.modeling.generation_settings import generation_parts
+    base = Path(model.adapters.base_path).expanduser()
+    return str(base.absolute()) if base.is_dir() else model.adapters.base_path
 
-    files = model.adapters.exported(model.adapters.tensors(model.network))
+
+def _adapter_parts(model: CausalLanguageModel, base: str) -> Sequence[StatePart]:
+    from holdfast.adapters.shared.modeling.generation_settings import generation_parts
+    from holdfast.adapters.shared.modeling.lora import LoraAdapters
+
+    assert isinstance(model.adapters, LoraAdapters)
+    files = model.adapters.exported(model.adapters.tensors(model.network), base)
     return (*files, *generation_parts(model.network))
 
 

@@ -28,12 +28,14 @@ _MOST_NAMED = 20
 class Choice:
     """The choice of a checkpoint: that of ``step``, or the ``best`` by its evaluation, or by default the newest.
 
-    ``trained`` chooses the trained weights where the checkpoint has their average too (``optimizer.ema``).
+    ``trained`` chooses the trained weights where the checkpoint has their average too (``optimizer.ema``). ``base`` is
+    the folder or hub name of the model that its adapters belong to, None for that of the run (``model.path``).
     """
 
     step: int | None = None
     best: bool = False
     trained: bool = False
+    base: str | None = None
 
     @property
     def is_newest(self) -> bool:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.training.generate import generate
 from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
+from holdfast.bootstrap.operations.base_of_adapters import naming_base, refuse_missing_base, with_base
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
+from holdfast.bootstrap.run_folder.found_paths import as_found
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.run_folder.record_file import UNSEALED, read_record, rules_of, unlike_members
 from holdfast.bootstrap.wiring.access_roles import own_roles
@@ -197,7 +199,8 @@ def open_trained(
     show("opening the checkpoint")
     place = place_of(path, choice)
     record = read_record(place.path)
-    settings, keep_choice = as_begun(place.path, record, device, trusted, data)
+    settings, keep_choice = as_begun(place.path, record, device, trusted, data, base=choice.base)
+    refuse_missing_base(dump_settings(settings), path)
     record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
     given = _parts(settings, data, record)
     opened: list[tuple[Container, VerifiedCopy, bool]] = []
@@ -208,7 +211,9 @@ def open_trained(
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
         opened.append((container, copy, uses_average(folder, choice)))
-        container.trainable().restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
+        with naming_base(dump_settings(chosen), path):
+            trainable = container.trainable()
+        trainable.restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
 
     if place.is_alone:
         info = restore_alone(path, take_over)
@@ -281,13 +286,22 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
 
 
 def as_begun(
-    path: Path, record: Mapping[str, Any], device: str, trusted: Mapping[str, str], data: OtherData
+    path: Path,
+    record: Mapping[str, Any],
+    device: str,
+    trusted: Mapping[str, str],
+    data: OtherData,
+    *,
+    base: str | None = None,
 ) -> tuple[TrainSettings, Callable[[str, str, str], str]]:
     """Return the settings in ``record``, and the function that gives each ``auto`` its recorded value.
 
-    ``data`` replaces the data of the run if it names any.
+    Relative paths in them are found from any folder. ``data`` replaces the data of the run if it names any, and
+    ``base`` the model that its adapters belong to.
     """
-    recorded = _on_any_device(restore_settings(record["settings"]), device)
+    kept = dump_settings(restore_settings(record["settings"]))
+    found = restore_settings(as_found(with_base(kept, base), record, path))
+    recorded = _on_any_device(found, device)
     refuse_untrusted(path, recorded, trusted)
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
 

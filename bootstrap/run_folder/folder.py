@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TRAINING = "training"
 DIRECTORY = "directory"
-"""The folder of the process at the last start, in which relative paths of its settings begin; earlier records lack it."""
+"""The folder of the process at the last start, where relative paths of its settings begin; earlier records lack it."""
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
 # Further settings that must be equal on all ranks of a run.

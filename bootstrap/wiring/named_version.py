@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.token_store.token_folder import MARKER
 from holdfast.bootstrap.run_folder.folder import versions_read
+from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import read_record
+from holdfast.bootstrap.wiring.data_streams import cache_folder
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.configs.error_messages import one_line
-from holdfast.domain.errors import DataError
+from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,12 +82,23 @@ def _of_run(run: Path) -> NamedVersion:
         msg = f"the run in {run} has read several datasets: {listed}; name one of them"
         raise DataError(msg)
     [entry] = newest.values()
-    cache = Path(entry["cache"])
+    cache = _cache_with(entry, record, run)
     if (version := VersionStore(cache).get(entry["id"])) is None:
         there = [NamedVersion(each, cache) for each in VersionStore(cache).all()]
         msg = f"the run in {run} has read version {entry['id']}, which is no longer in {cache}: there {_are(there)}"
         raise DataError(msg)
     return NamedVersion(version, cache)
+
+
+def _cache_with(entry: Mapping[str, str], record: Mapping[str, Any], run: Path) -> Path:
+    """Return the token cache that holds the version of ``entry``: that of then, which may have moved with ``run``."""
+    cache = Path(entry["cache"])
+    if VersionStore(cache).get(entry["id"]) is None:
+        with suppress(ConfigurationError):  # the settings are not accepted any more
+            settings = settings_as_found(record, run)
+            moved = cache_folder(settings.data, settings.run)
+            return cache if VersionStore(moved).get(entry["id"]) is None else moved
+    return cache
 
 
 def _without_versions(record: Mapping[str, Any]) -> str:

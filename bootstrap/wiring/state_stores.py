@@ -10,6 +10,7 @@ from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tier_migration import TierMigrator
 from holdfast.adapters.state_store.tiered import TieredStateStore, recall
+from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.record_file import (
     RecordCopy,
@@ -21,7 +22,6 @@ from holdfast.bootstrap.run_folder.record_file import (
 )
 from holdfast.bootstrap.wiring.encryption_keys import build_checkpoint_encryption
 from holdfast.configs.secret_masking import mask_text
-from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.checkpoints.tiers import DiskBudget, Phase
@@ -148,7 +148,7 @@ def archived_steps(directory: Path) -> Collection[int]:
 
     Raises ``StateError`` for a folder without a run, or a run without an archive.
     """
-    settings = restore_settings(read_record(directory)["settings"])
+    settings = settings_as_found(read_record(directory), directory)
     with archive_of(settings, is_writing=False) as archive:
         if archive is None:
             msg = f"the run of {directory} has no archive: leave out --archive"

@@ -83,20 +83,22 @@ class LoraAdapters:
         """
         return {MODEL_FILE: {_BASE: self._base}, ADAPTER_FILE: {}}
 
-    def description(self) -> StatePart:
-        """Return the configuration that PEFT loads with the tensors."""
+    def description(self, base: str | None = None) -> StatePart:
+        """Return the configuration that PEFT loads with the tensors; it names ``base``, or by default ``base_path``."""
         fields: dict[str, Any] = self._config.to_dict()  # type: ignore[no-untyped-call]
+        fields["base_model_name_or_path"] = base or self.base_path
         fields = {name: sorted(value) if isinstance(value, set) else value for name, value in fields.items()}
         fields["inference_mode"] = True  # as PEFT saves it, for inference
         return TextPart(ADAPTER_DESCRIPTION, json.dumps(fields, indent=2, sort_keys=True) + "\n")
 
-    def exported(self, tensors: Mapping[str, Tensor]) -> Sequence[StatePart]:
+    def exported(self, tensors: Mapping[str, Tensor], base: str) -> Sequence[StatePart]:
         """Return the two files that PEFT loads, with copies of ``tensors`` in their shapes and dtypes.
 
-        ``tensors`` come from the method ``tensors``, and may be on any device.
+        ``tensors`` come from the method ``tensors``, and may be on any device. ``base`` is the folder or hub name of
+        the base weights that the files name.
         """
         by_value = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        return TensorsPart(ADAPTER_FILE, by_value), self.description()
+        return TensorsPart(ADAPTER_FILE, by_value), self.description(base)
 
     def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the adapters among a checkpoint's ``tensors``, shapes and dtypes unchanged.
@@ -109,7 +111,10 @@ class LoraAdapters:
             msg = "the checkpoint holds no adapters: it comes from a run without model.lora"
             raise StateError(msg)
         if not torch.equal(base, self._base):
-            msg = "the checkpoint's adapters belong to other base weights: set model.path to the model of their run"
+            msg = (
+                f"the checkpoint's adapters belong to other base weights, not those of {self.base_path or 'this model'}"
+                ": name the model of their run, by model.path to train and by --base PATH in other commands"
+            )
             raise StateError(msg)
         return found
 

@@ -209,7 +209,7 @@ def test_a_start_on_a_full_disk_is_told_what_to_do(step, tmp_path, monkeypatch):
             folder.enter("reading data")
 
     with monkeypatch.context() as full:
-        place = "pathlib.Path.mkdir" if step == "take_lock" else "holdfast.bootstrap.run_folder.record_file.replace_file"
-        full.setattr(place, fail)
+        module = "holdfast.bootstrap.run_folder.record_file"
+        full.setattr("pathlib.Path.mkdir" if step == "take_lock" else f"{module}.replace_file", fail)
         with pytest.raises(StateError, match="no space left on device: free some space there"):
             begin()

@@ -1,0 +1,72 @@
+"""The model that the adapters of a run belong to, which may be elsewhere than in training."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.shared.network.hub_names import names_folder
+from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
+from holdfast.bootstrap.run_folder.found_paths import move_path
+from holdfast.bootstrap.run_folder.record_file import read_record
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+def with_base(settings: Mapping[str, Any], base: str | None) -> dict[str, Any]:
+    """Return the recorded ``settings`` of a run with ``base`` as the model that its adapters belong to.
+
+    They stay as they are if ``base`` is None or the run has no adapters. Raises ``ConfigurationError`` if ``base`` can
+    only be a folder and there is none.
+    """
+    found = deepcopy(dict(settings))
+    if base is None or not _has_adapters(found):
+        return found
+    if names_folder(base) and not Path(base).expanduser().is_dir():
+        msg = f"--base {base} is no folder: name the model folder, or the name on the hub, that the adapters belong to"
+        raise ConfigurationError(msg)
+    move_path(found["model"], "path", str(Path(base).expanduser()) if names_folder(base) else base)
+    if "revision" in found["model"]:
+        found["model"]["revision"] = None
+    return found
+
+
+def refuse_useless_base(runs: Sequence[Path], base: str | None) -> None:
+    """Raise ``ConfigurationError`` if ``base`` is given and none of ``runs`` has adapters, so that it has no effect."""
+    records = [] if base is None else [read_record(place_of(run, NEWEST).path) for run in runs]
+    if records and not any(_has_adapters(record["settings"]) for record in records):
+        msg = f"--base {base} has no effect: {', '.join(map(str, runs))} trained no adapters (model.lora); leave it out"
+        raise ConfigurationError(msg)
+
+
+def refuse_missing_base(settings: Mapping[str, Any], run: Path) -> None:
+    """Raise ``ConfigurationError`` if the adapters of ``run`` need a model folder that is not there."""
+    path = settings["model"].get("path") if _has_adapters(settings) else None
+    if isinstance(path, str) and names_folder(path) and not Path(path).expanduser().is_dir():
+        msg = (
+            f"the adapters of {run} need the model that they were trained on, {path}, and there is no such folder, "
+            "neither here nor where the run is or began: name it by --base PATH"
+        )
+        raise ConfigurationError(msg)
+
+
+@contextmanager
+def naming_base(settings: Mapping[str, Any], run: Path) -> Iterator[None]:
+    """Let a ``ConfigurationError`` within the block, if the adapters of ``run`` have their base on the hub, name it."""
+    try:
+        yield
+    except ConfigurationError as error:
+        path = settings["model"].get("path") if _has_adapters(settings) else None
+        if path is None or Path(path).is_dir():
+            raise
+        msg = f"{error}; the adapters of {run} were trained on this model: if it is elsewhere now, add --base PATH"
+        raise ConfigurationError(msg) from error
+
+
+def _has_adapters(settings: Mapping[str, Any]) -> bool:
+    model = settings.get("model")
+    return isinstance(model, dict) and model.get("lora") is not None
