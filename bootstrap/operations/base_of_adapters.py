@@ -43,26 +43,25 @@ def refuse_useless_base(runs: Sequence[Path], base: str | None) -> None:
         raise ConfigurationError(msg)
 
 
-def refuse_missing_base(settings: Mapping[str, Any], run: Path) -> None:
-    """Raise ``ConfigurationError`` if the adapters of ``run`` need a model folder that is not there."""
+@contextmanager
+def naming_base(settings: Mapping[str, Any], run: Path) -> Iterator[None]:
+    """Say how to name the base of the adapters of ``run`` if it is missing, or cannot be had within the block.
+
+    Raises ``ConfigurationError`` before the block if it is a folder that is not there.
+    """
     path = settings["model"].get("path") if _has_adapters(settings) else None
-    if isinstance(path, str) and names_folder(path) and not Path(path).expanduser().is_dir():
+    if path is None or Path(path).expanduser().is_dir():
+        yield
+        return
+    if names_folder(path):
         msg = (
             f"the adapters of {run} need the model that they were trained on, {path}, and there is no such folder, "
             "neither here nor where the run is or began: name it by --base PATH"
         )
         raise ConfigurationError(msg)
-
-
-@contextmanager
-def naming_base(settings: Mapping[str, Any], run: Path) -> Iterator[None]:
-    """Let a ``ConfigurationError`` within the block, if the adapters of ``run`` have their base on the hub, name it."""
     try:
         yield
     except ConfigurationError as error:
-        path = settings["model"].get("path") if _has_adapters(settings) else None
-        if path is None or Path(path).is_dir():
-            raise
         msg = f"{error}; the adapters of {run} were trained on this model: if it is elsewhere now, add --base PATH"
         raise ConfigurationError(msg) from error
 

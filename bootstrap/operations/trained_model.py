@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.training.generate import generate
 from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
-from holdfast.bootstrap.operations.base_of_adapters import naming_base, refuse_missing_base, with_base
+from holdfast.bootstrap.operations.base_of_adapters import naming_base, with_base
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
@@ -200,7 +200,6 @@ def open_trained(
     place = place_of(path, choice)
     record = read_record(place.path)
     settings, keep_choice = as_begun(place.path, record, device, trusted, data, base=choice.base)
-    refuse_missing_base(dump_settings(settings), path)
     record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
     given = _parts(settings, data, record)
     opened: list[tuple[Container, VerifiedCopy, bool]] = []
@@ -211,9 +210,7 @@ def open_trained(
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
         opened.append((container, copy, uses_average(folder, choice)))
-        with naming_base(dump_settings(chosen), path):
-            trainable = container.trainable()
-        trainable.restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
+        _restore(container.trainable, chosen, path, folder, opening_weights(folder, open_file, choice))
 
     if place.is_alone:
         info = restore_alone(path, take_over)
@@ -224,6 +221,15 @@ def open_trained(
     evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location, remarks))
     parts, tokenizer = container.model_parts(), container.run_tokenizer()
     return Trained(parts, tokenizer, evaluation, copy, info.location, is_averaged=is_averaged, remarks=remarks)
+
+
+def _restore(
+    build: Callable[[], Trainable], settings: TrainSettings, path: Path, folder: Path, open_file: OpenFile
+) -> None:
+    """Build the model, whose base is named if the adapters of ``path`` lack it, and restore it from ``folder``."""
+    with naming_base(dump_settings(settings), path):
+        trainable = build()
+    trainable.restore(folder, weights_only=True, open_file=open_file)
 
 
 def _compared(record: Mapping[str, Any], copy: VerifiedCopy, folder: Path) -> VerifiedCopy:

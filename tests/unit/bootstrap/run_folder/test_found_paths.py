@@ -6,7 +6,6 @@ import pytest
 
 from holdfast.bootstrap.operations.base_of_adapters import (
     naming_base,
-    refuse_missing_base,
     refuse_useless_base,
     with_base,
 )
@@ -96,9 +95,11 @@ def test_a_base_replaces_that_of_adapters_alone(project):
 def test_a_base_that_is_missing_or_useless_is_refused(project, tmp_path):
     """A folder that is not there is named with the option, and a base without adapters is told to have no effect."""
     missing = settings_of("model.path=./nowhere", "model.lora.rank=4")
-    with pytest.raises(ConfigurationError, match=r"need the model that .* \./nowhere, .* --base PATH"):
-        refuse_missing_base(missing, tmp_path)
-    refuse_missing_base(settings_of("model.path=./nowhere"), tmp_path)
+    needed = r"need the model that .* \./nowhere, .* --base PATH"
+    with pytest.raises(ConfigurationError, match=needed), naming_base(missing, tmp_path):
+        pytest.fail("it was loaded")
+    with naming_base(settings_of("model.path=./nowhere"), tmp_path):
+        pass
     with pytest.raises(ConfigurationError, match=r"--base \./nowhere is no folder"):
         with_base(missing, "./nowhere")
     plain = write_run(tmp_path / "plain", settings=["model.path=org/base"])
