@@ -22,6 +22,8 @@ class Inbox:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Command] = SimpleQueue()
         self.stop_requested = False
+        self.first_stop: StopRun | None = None
+        """The first request to end the run."""
         self.signal: int | None = None
         """The first signal that asked the run to stop."""
         self._signalled_at: float | None = None
@@ -29,6 +31,7 @@ class Inbox:
     def post(self, command: Command) -> None:
         """Queue ``command`` for the loop."""
         if isinstance(command, StopRun):
+            self.first_stop = self.first_stop or command
             self.stop_requested = True
             if command.signal is not None and self._signalled_at is None:
                 self.signal, self._signalled_at = command.signal, time.monotonic()

@@ -5,81 +5,71 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from holdfast.application.inbox import Inbox
+from holdfast.application.preparation import Preparation, is_stop
 from holdfast.application.training.reply import sample_text
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
-from holdfast.bootstrap.run_folder.shared import SharedRunFolder, in_turns
+from holdfast.bootstrap.run_folder.shared import SharedRunFolder
+from holdfast.bootstrap.run_stages import (
+    build_model_parts,
+    data_subscriptions,
+    fill_reference,
+    fit_model,
+    identify_data,
+    identify_tokenizer,
+    prepare_tokens,
+)
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.assembly import PARTS, assemble, brings_model
-from holdfast.bootstrap.wiring.balance_experts import balance_experts
 from holdfast.bootstrap.wiring.banner import banner
 from holdfast.bootstrap.wiring.best_checkpoint import best_of
-from holdfast.bootstrap.wiring.compatibility import check_description, with_former_settings
-from holdfast.bootstrap.wiring.compile_model import compile_model
+from holdfast.bootstrap.wiring.compatibility import with_former_settings
 from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
-from holdfast.bootstrap.wiring.data_identity import (
-    begun_with_data,
-    check_data,
-    former_tokenizer,
-    hold_to_encoder,
-    hold_to_tokenizer,
-    hold_to_transforms,
-    record_data,
-    record_versions,
-)
-from holdfast.bootstrap.wiring.data_tracing import source_names
+from holdfast.bootstrap.wiring.data_identity import begun_with_data
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
-from holdfast.bootstrap.wiring.document_encoder import is_masked, template_in_use
-from holdfast.bootstrap.wiring.epochs_budget import decide_epochs
-from holdfast.bootstrap.wiring.evaluation_sets import check_files
-from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
-from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
+from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
+from holdfast.bootstrap.wiring.host_events import HostEvents
 from holdfast.bootstrap.wiring.hub_choice import one_hub, refuse_offline
-from holdfast.bootstrap.wiring.ledger_rejects import rejected_files
 from holdfast.bootstrap.wiring.machine import describe_start
-from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
+from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
-from holdfast.bootstrap.wiring.minutes_budget import MinutesBudget
-from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
 from holdfast.bootstrap.wiring.open_monitors import MONITORS, begin_monitors, open_monitors, record_metrics
-from holdfast.bootstrap.wiring.probe_loss import probe_loss
-from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
-from holdfast.bootstrap.wiring.reference_model import compute_reference, reference_of_run
 from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.subscriptions import OpenHandlers, build_post_mortem, subscribe_all, trial_subscriptions
-from holdfast.bootstrap.wiring.watch_drift import check_cached_data, drift_subscriptions
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
 from holdfast.configs.rendering import dump_settings
 from holdfast.domain.commands import Command, StopRun
-from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.events import Event
+from holdfast.domain.errors import ConfigurationError, LeaveAtOnce
+from holdfast.domain.events import Event, RunFailed, RunFinished, StopRequested
 from holdfast.domain.fault_tolerance.goodput import TimeAccount
+from holdfast.domain.phase import PreparationPhase as Phase
+from holdfast.domain.training.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.application.data.reference_column import ReferenceColumn
+    from holdfast.application.handlers.write_post_mortem import WritePostMortem
     from holdfast.application.monitoring.monitor_thread import MonitorThread
     from holdfast.application.training.loop import TrainRun
     from holdfast.bootstrap.wiring.container import Container
-    from holdfast.bootstrap.wiring.run_parts import DataParts, ModelParts, OpeningParts, RunData, RunParts
+    from holdfast.bootstrap.wiring.run_parts import OpeningParts, RunData, RunParts
     from holdfast.bootstrap.wiring.subscriptions import Subscription
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.fault_tolerance.goodput import Goodput
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.phase import Amount
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.state_store import CheckpointInfo
-    from holdfast.ports.tokenizer import Tokenizer
 
     ReportLine = Callable[[str], object] | None
 
@@ -102,7 +92,7 @@ def build(
     ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
     ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``document_encoder``, ``resource_probe``,
     ``ledger`` or ``monitors`` (a list); ``added_monitors`` (a list) come beside the monitors of the settings.
-    ``report`` gets lines for a person; without it they go to the console monitor, if there is one.
+    ``report`` gets lines for a person, from any thread; without it they go to the console monitor, if there is one.
     With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. If
     ``is_quiet``, the console monitor shows problems only.
     Raises ``ConfigurationError`` for an unknown override, or if the roles in the settings do not permit training, or
@@ -148,11 +138,14 @@ class Run:
         self.origins: Mapping[str, str] | None = None
         self._overrides = overrides
         self._own_report, self._is_quiet = report, is_quiet
-        self._subscriptions: list[Subscription] = []
+        self._host = HostEvents()
         self._has_begun = False
         self._opened: OpeningParts | None = None
         self.parts: RunParts | None = None
         self._inbox = Inbox()
+        self._preparation = Preparation(self._inbox, self._host.publish)
+        self._folder: SharedRunFolder | None = None
+        self._failures: WritePostMortem | None = None
         self._time = TimeAccount()
         self.seconds_before, self._began, self._is_training = 0.0, 0.0, False
         self._screen = Screen(report=report or (lambda _: None))
@@ -163,8 +156,8 @@ class Run:
         return self.settings.run.directory
 
     def subscribe(self, kind: type[E], handler: Callable[[E], object]) -> None:
-        """Call ``handler`` with each event of ``kind``, in the training thread; call this before ``run``."""
-        self._subscriptions.append((kind, handler))
+        """Call ``handler`` with each event of ``kind``, in the thread that calls ``run``; call this before it."""
+        self._host.subscriptions.append((kind, handler))
 
     def will_save(self) -> bool:
         """Return whether the training loop exists, so that a stop requested now saves first."""
@@ -173,7 +166,7 @@ class Run:
     def request_stop(self, reason: str, signal: int | None = None) -> bool:
         """Ask the run to save and stop at the next step boundary; from any thread or a signal handler.
 
-        Returns whether the training loop exists; before that the request is kept for it.
+        Returns whether the training loop exists; before that the preparation of the run ends at once.
         """
         self._inbox.post(StopRun(reason, signal))
         return self._is_training
@@ -195,15 +188,39 @@ class Run:
             msg = "another run is training in this process: wait for it, or start this one in a process of its own"
             raise ConfigurationError(msg)
         self._has_begun, self._began = True, time.monotonic()
-        with ExitStack() as stack:
-            stack.callback(_TRAINING.release)
+        try:
+            with ExitStack() as stack:
+                stack.callback(self._preparation.when_free, _TRAINING.release)
+                return self._trained(stack)
+        except (LeaveAtOnce, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if not self._host.has_failed:
+                self._host.publish_alone(RunFailed(self._newest_progress(), error))
+            raise
+
+    def _trained(self, stack: ExitStack) -> Progress:
+        try:
             train_run = self._assemble(stack)
-            self._is_training = True
-            try:
-                return train_run.run()
-            finally:
-                self._is_training = False
-                self.stopped_by = train_run.stopped_by
+        except Exception as error:
+            if (stop := self._inbox.first_stop) is None or not is_stop(error):
+                raise
+            return self._stopped(stop)
+        self._is_training = True
+        try:
+            return train_run.run()
+        finally:
+            self._is_training = False
+            self.stopped_by = train_run.stopped_by
+
+    def _stopped(self, stop: StopRun) -> Progress:
+        """Return the progress of a run that ``stop`` has ended before it trained."""
+        self.stopped_by, progress = stop, self._newest_progress()
+        if self._folder is not None:
+            self._folder.note_stop(stop.reason)
+        self._host.publish(StopRequested(progress, stop.reason, stop.signal, stop.is_early))
+        self._host.publish(RunFinished(progress))
+        return progress
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
         """Return ``prompt`` and the model's continuation or reply after ``run``; ``note`` gets a sentence if cut."""
@@ -225,6 +242,22 @@ class Run:
         """Return the best checkpoint after ``run``, which ended at ``progress``, as ``best_of`` does."""
         return best_of(self._stored(), progress.patience, keeps_best=self.settings.state_store.keep_best > 0)
 
+    @property
+    def post_mortem(self) -> Path | None:
+        """Return the folder with the facts about the failure of this run on this rank, None if none was written.
+
+        It is there when the handlers of ``RunFailed`` run.
+        """
+        if self._failures is not None and self._failures.folder is not None:
+            return self._failures.folder
+        return None if self._folder is None else self._folder.post_mortem
+
+    def _newest_progress(self) -> Progress:
+        """Return the progress of the newest checkpoint, that of step 0 if there is none or none can be found."""
+        with suppress(Exception):
+            return max((each.progress for each in self._stored()), key=lambda progress: progress.step)
+        return Progress()
+
     def _stored(self) -> Sequence[CheckpointInfo]:
         assert self._opened is not None, "there is no checkpoint to name before a run has ended"
         return self._opened.state_store.list()
@@ -238,29 +271,15 @@ class Run:
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*folder.told_changes(dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
-        self.settings = with_sizes(self.settings, replaced, folder.decide, folder.decided, group.size)
         own = {**begun, "record": [folder.part], "rules": folder.rules(), "rejections": rejections}
-        container = self._container_of({**replaced, **opened.by_name(), **own}, folder.decide)
-        container.hardware()  # decided together, so not within the turn of one rank
-        mode, drift = container.mode(), container.drift()
-        check_dedup(self.settings.data, mode)
-        if group.rank == 0:
-            container.ledger()  # a database that refuses is reported before any work is done
-        data = self._identify_data(container, folder, opened)
+        own["event_bus"] = self._host.bus
+        container, data = self._identify(replaced, opened, folder, own)
         stack.enter_context(torch_state(self.settings))
         stack.enter_context(threads_of_processor(container.hardware().get("optimizer.device"), opened.state_store))
         folder.enter("preparing the tokens")
-        stream = in_turns(group, container.batch_stream)
-        record_data(folder, data, container.data_parts(), stream, container.holdout())
-        record_versions(folder, container.lineage().versions)
-        check_cached_data(drift, mode, container.cache_folder(), container.tokens)
-        budget, store = container.budget(), opened.state_store
-        self._subscriptions[:0] = decide_epochs(budget, stream, self.settings, folder, store, self._report)
-        if is_masked(container.document_encoder()):
-            prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)
+        length = prepare_tokens(container, folder, self.settings, data, self._preparation, self._screen)
         folder.enter("building the model")
-        self._screen.show("building the model")
-        self.parts = self._build_parts(container, folder, monitors, stack)
+        self.parts = self._build_parts(container, folder, monitors, length, stack)
         train_run: TrainRun = container.train_run()
         folder.write()
         if group.rank == 0:
@@ -275,16 +294,18 @@ class Run:
             parts,
             report=self._report,
             keep_choice=keep_choice,
-            show=lambda phase, part=None: self._screen.show(phase, part),
+            show=self._show,
         )
 
     def _open_folder(self, replaced: Mapping[str, Any], stack: ExitStack) -> tuple[OpeningParts, SharedRunFolder]:
         container = self._container_of({**replaced, "inbox": self._inbox}, lambda _name, value, _reason: value)
         group = container.process_group()
         stack.callback(group.close)
+        self._preparation.begin(group)
+        self._host.begin(container.event_bus(), stack)
         if group.rank == 0:
             self.begin_with()
-        folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
+        self._folder = folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
         if group.rank == 0:
             budget, is_quiet = container.budget(), self._is_quiet
             self._screen = open_screen(self._overrides, self.settings, budget, self._own_report, is_quiet=is_quiet)
@@ -303,95 +324,73 @@ class Run:
             claim_archive(opened.state_store, folder.run_id)
         return opened, folder
 
-    def _identify_data(self, container: Container, folder: SharedRunFolder, opened: OpeningParts) -> RunData:
-        """Check data, transforms and tokenizer; raises ``StateError`` if the run began with others."""
-        brings_tokenizer, factory = "tokenizer" in self._overrides, container.model_factory()
-        is_new = not folder.knows("tokenizer")
-        check_description(factory, self.settings, is_new=is_new, replaces_tokenizer=brings_tokenizer)
-        self._screen.show("looking at the data")
-        parts: DataParts = container.data_parts()
-        data = check_data(folder, parts, opened.state_store, accepts_changes=self._accepts_changed_data)
-        container.late_data().set(data)
-        check_files(self.settings, container.fields(), container.rules()["files"], data, self._report)
-        record_exclusion(folder, container.excluded(), self._report)
-        container.late_data_changes().set(folder.num_data_changes)
-        self._screen.show("preparing the tokenizer")
-        if (former := former_tokenizer(folder, parts, opened.state_store)) is not None:
-            container.late_tokenizer().set(former)
-        tokenizer: Tokenizer = in_turns(container.process_group(), container.run_tokenizer)
-        hold_to_transforms(folder, container.pipeline())
-        hold_to_tokenizer(folder, tokenizer, parts, replaces_tokenizer=brings_tokenizer)
-        hold_to_encoder(folder, container.document_encoder())
-        shortage = refuse_counted(
-            self.settings,
-            factory,
-            tokenizer,
-            num_ranks=container.process_group().size,
-            device=container.hardware().get("optimizer.device"),
-            is_from_outside=brings_model(self._overrides),
-        )
-        folder.note_shortage(shortage, self._screen.say)
-        return data
+    def _identify(
+        self, replaced: Mapping[str, Any], opened: OpeningParts, folder: SharedRunFolder, own: Mapping[str, Any]
+    ) -> tuple[Container, RunData]:
+        """Return the container of the run, whose settings are complete now, and its data; find the tokenizer too."""
+        preparation, group = self._preparation, opened.process_group
+        with preparation.phase(Phase.DATA):
+            self._show("looking at the data")
+            sizes = partial(with_sizes, self.settings, replaced, folder.decide, folder.decided, group.size)
+            self.settings = preparation.awaited(sizes)
+            container = self._container_of({**replaced, **opened.by_name(), **own}, folder.decide)
+            container.hardware()  # decided together, so not within the turn of one rank
+            mode, _ = preparation.awaited(container.mode), container.drift()
+            check_dedup(self.settings.data, mode)
+            if group.rank == 0:
+                container.ledger()  # a database that refuses is reported before any work is done
+            found = (container, folder, self.settings, self._overrides)
+            accepts, report = self._accepts_changed_data, self._report
+            data = preparation.awaited(partial(identify_data, *found, accepts_changes=accepts, report=report))
+        with preparation.phase(Phase.TOKENIZER):
+            self._show("preparing the tokenizer")
+            identify_tokenizer(*found, preparation, report)
+        return container, data
 
     def _build_parts(
-        self, container: Container, folder: SharedRunFolder, monitors: Sequence[MonitorThread], stack: ExitStack
+        self,
+        container: Container,
+        folder: SharedRunFolder,
+        monitors: Sequence[MonitorThread],
+        length: Sequence[Subscription],
+        stack: ExitStack,
     ) -> RunParts:
         """Build the model, choose its micro-batch, and subscribe the handlers to the finished parts."""
         settings, group, report = self.settings, container.process_group(), self._report
-        hardware, built, budget = container.hardware(), container.model(), container.budget()
-        column = reference_of_run(built, settings, hardware, folder)
-        balance_experts(built, settings, report=report)
-        compilations = compile_model(built, settings, budget, hardware, stack, keep_choice=folder.decide, report=report)
+        model, column, compilations = build_model_parts(container, folder, settings, self._preparation, stack)
+        fill_reference(container, model, column, self._preparation)
         account = account_time(self.directory, self._time, stack, began=self._began, compilations=compilations)
         leave = leave_for_restart if self.may_exit else None
         watchdog = build_watchdog(settings, self.directory, group, self._inbox, report=report, leave=leave)
         stack.callback(watchdog.close)
-        model: ModelParts = container.model_parts()
-        also = [account.figures, watchdog.figures, memory_limit(hardware.get("optimizer.device"))]
+        also = [account.figures, watchdog.figures, memory_limit(container.hardware().get("optimizer.device"))]
         begin_monitors(monitors, settings, folder.run_id, folder.record or {}, group.size)
         metrics = record_metrics(monitors, settings, model.trainable, compilations, also, report)
         stack.enter_context(closing(metrics))
-        rows, adapt = begin_micro_batch(
-            model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
-        )
-        minutes = MinutesBudget(model, folder, adapt, self._began - self.seconds_before, report, self._screen.show)
-        self._provide(container, column, minutes, rows)
-        probe_loss(model, report=report)
+        started = self._began - self.seconds_before
+        adapt = fit_model(container, model, folder, self._inbox, started, is_compiled=compilations is not None)
         parts: RunParts = container.run_parts()
-        start = describe_start(model, container.excluded().digest)
+        self._failures = build_post_mortem(settings, self.directory, group)
         handlers = OpenHandlers(
-            post_mortem=build_post_mortem(settings, self.directory, group),
+            post_mortem=self._failures,
             account=account,
             watchdog=watchdog if settings.recovery.watchdog.enabled else None,
             metrics=metrics,
             micro_batch=adapt,
             compilations=compilations,
-            records=open_run_records(parts, stack, start, report=report),
+            records=open_run_records(parts, stack, describe_start(model, container.excluded().digest), report=report),
             report=report,
         )
-        own = [*self._of_data(container, parts, folder, stack), *self._subscriptions]
+        own = [*data_subscriptions(container, parts, folder, stack), *length, *self._host.subscriptions]
         own += trial_subscriptions(parts) if self.awaits_verdicts else []
+        self._preparation.end()
+        self._host.hand_over()
         subscribe_all(parts, handlers, own, stack)
         return parts
 
-    def _provide(self, container: Container, column: ReferenceColumn | None, minutes: MinutesBudget, rows: int) -> None:
-        """Let the container have the column of the reference model without gaps, and the micro-batch."""
-        container.late_reference().set(column)
-        compute_reference(minutes.parts, column, container.tokens, container.held_out, self._report, minutes.show)
-        container.late_micro_batch().set(minutes.decide(container.budget(), rows, container.state_store()))
-
-    def _of_data(
-        self, container: Container, parts: RunParts, folder: SharedRunFolder, stack: ExitStack
-    ) -> list[Subscription]:
-        """Return the subscriptions of the first rank that follow the data: drift and the ledger."""
-        if parts.opened.process_group.rank:
-            return []
-        found = drift_subscriptions(container.drift())
-        if (ledger := container.ledger()) is not None:
-            names = source_names(self.settings.data, container.mixture())
-            rejected = rejected_files(parts, names, container.data_source())
-            found += ledger_subscriptions(parts, ledger, folder.run_id, names, rejected, container.excluded(), stack)
-        return found
+    def _show(self, activity: str, part: float | Amount | None = None, /) -> None:
+        self._screen.show(activity, part)
+        self._preparation.show(activity, part)
 
     def _report(self, line: str) -> None:
         self._screen.say(line)

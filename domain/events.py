@@ -1,5 +1,6 @@
 """Events of a run, as past-tense facts; each may have many handlers, and none can stop the loop.
 
+    each phase of the preparation              -> PreparationStarted, PreparationProgressed, PreparationEnded
     RunStarted
     while budget is left:
         batch = next(feed)                     -> DataStalled, or
@@ -24,7 +25,8 @@
 
 ``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that is moved to quarantine, and so
 does ``ContractWeakened`` if the run continues under different conditions. ``SuiteEvaluated`` and ``SuiteFailed`` come
-after a later step, or before ``RunFinished``. The bus publishes ``HandlerFailed`` if a handler raises.
+after a later step, or before ``RunFinished``. A request to stop ends the preparation at once: ``StopRequested`` and
+``RunFinished`` follow. An error in it is a ``RunFailed`` too. The bus publishes ``HandlerFailed`` if a handler raises.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.domain.checkpoints.tiers import Tier
+    from holdfast.domain.phase import PreparationPhase
     from holdfast.domain.resources.knobs import Knob
     from holdfast.domain.training.progress import Progress
     from holdfast.domain.training.step_outcome import Evaluation, StepOutcome
@@ -45,6 +48,36 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Event:
     """A fact about the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationStarted(Event):
+    """A phase of the work before the first step begins."""
+
+    phase: PreparationPhase
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationProgressed(Event):
+    """A phase of the preparation goes on since ``seconds``: at each new ``activity``, and about once a second.
+
+    ``done`` of ``total`` units, such as B (bytes), pairs or tensors, are done as far as that is known.
+    """
+
+    phase: PreparationPhase
+    activity: str
+    seconds: float
+    done: float | None = None
+    total: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationEnded(Event):
+    """A phase of the preparation is complete, after ``seconds``."""
+
+    phase: PreparationPhase
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +318,7 @@ class StopRequested(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunFailed(Event):
-    """An exception ends the run; ``progress`` is the last complete step."""
+    """An exception ends the run or its preparation; ``progress`` is the last complete step."""
 
     progress: Progress
     error: BaseException
@@ -293,7 +326,7 @@ class RunFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunFinished(Event):
-    """The loop ended without an error."""
+    """The run ended without an error; without ``RunStarted`` before if it was stopped during its preparation."""
 
     progress: Progress
 

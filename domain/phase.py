@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 BYTES = "B"
 """The unit of amounts that are shown as sizes."""
+
+
+class PreparationPhase(StrEnum):
+    """A part of the work of a run before its first step, in this order."""
+
+    DATA = "data"
+    TOKENIZER = "tokenizer"
+    TOKENS = "tokens"
+    ROWS = "rows"
+    MODEL = "model"
+    REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ _ENUMERATIONS = {
     "SaveReason": "domain/commands.py",
     "Knob": "domain/resources/knobs.py",
     "Tier": "domain/checkpoints/tiers.py",
+    "PreparationPhase": "domain/phase.py",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -11,10 +11,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_LOOK_SECONDS = 0.1
 
 
 @final
@@ -49,6 +52,17 @@ class ThreadPool:
             self._threads.append(thread)
             thread.start()
         self._size = threads
+
+    def wait(self, making: Sequence[Future[Any]], look: Callable[[], object]) -> None:
+        """Wait until all calls of ``making`` have ended, or one has failed.
+
+        ``look`` is called ten times a second meanwhile; its error ends the wait, and is raised.
+        """
+        while True:
+            ended, waiting = wait(making, timeout=_LOOK_SECONDS, return_when=FIRST_EXCEPTION)
+            if not waiting or any(each.cancelled() or each.exception() is not None for each in ended):
+                return
+            look()
 
     def close(self, seconds: float) -> None:
         """Cancel the calls that have not started, and wait at most ``seconds`` for those that have."""

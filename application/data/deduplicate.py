@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import FIRST_EXCEPTION, wait
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,7 +66,8 @@ class Duplicates:
     Earlier is by the order of the readers, the units and the positions in a unit, so the result depends on the data and
     the rule alone. The keys of the documents are computed by ``workers`` threads and stored in ``store`` unit by unit:
     an interrupted search continues with the units that are missing. Once the result is stored, the keys are removed.
-    ``progress`` gets the bytes read and the total, from any thread. Several processes may each compute the keys of one
+    ``progress`` gets the bytes read and the total, from any thread, and ten times a second from the one that waits: an
+    error that it raises ends the search. Several processes may each compute the keys of one
     ``part`` of the units; the result is found once those of all units are there.
     """
 
@@ -174,7 +174,7 @@ class Duplicates:
         workers = ThreadPool(self._workers, "holdfast-duplicates")
         try:
             making = [workers.submit(self._make, self.places[number], total) for number in missing]
-            wait(making, return_when=FIRST_EXCEPTION)
+            workers.wait(making, lambda: self._progress(self._done, total))
         finally:
             self._cancelled.set()
             workers.close(_PATIENCE_SECONDS)

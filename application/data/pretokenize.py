@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, final
@@ -80,8 +79,9 @@ class PrepareTokens:
     A shard consists of neighbouring units of the source, about ``shard_bytes`` of them (None: chosen by the size of the
     whole); the division follows from the source alone, so an interrupted preparation continues where it was and leaves
     the same bytes as an undisturbed one, and so do several processes that each make one ``part`` of the shards.
-    ``progress`` gets the bytes done and the total, from any thread. The shards are described by ``new_profile``.
-    ``warnings`` counts the records that are used in spite of one, by reason, after a run.
+    ``progress`` gets the bytes done and the total, from any thread, and ten times a second from the one that waits: an
+    error that it raises ends the work. The shards are described by ``new_profile``. ``warnings`` counts the records
+    that are used in spite of one, by reason, after a run.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PrepareTokens:
         workers = ThreadPool(self._workers, "holdfast-prepare")
         try:
             making = [workers.submit(self._make, name, shards[name], total) for name in missing]
-            wait(making, return_when=FIRST_EXCEPTION)
+            workers.wait(making, lambda: self._progress(self._done, total))
         finally:
             self._cancelled.set()
             workers.close(_PATIENCE_SECONDS)

@@ -124,7 +124,8 @@ class PackedRows(Rows):
     under it. The pieces of ``excluded`` documents are removed from the rows, whose numbers stay the same. ``chosen``
     maps a shard to the documents that count among the wanted ones, bool (documents,); None takes all of them. With
     ``holds_pairs`` each document is a pair of conversations, which become two pieces of a row; ``reference`` has their
-    log-probabilities.
+    log-probabilities. ``progress`` gets the shards that were packed and their number while they are counted; an error
+    that it raises ends that.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class PackedRows(Rows):
         self._packing = packing
         self._wanted = wanted
         self._key = key
+        self.progress: Callable[[int, int], object] = lambda _done, _total: None
         self._index_of = lru_cache(_OPEN_SHARDS)(self._derive_index)
         self._at_hand: dict[int, _AtHand] = {}
         self._asked = time.monotonic()
@@ -228,7 +230,10 @@ class PackedRows(Rows):
         return self.tokens.derive(self.shards[0], f"totals {self._key} {self.tokens.fingerprint()}", self._count)
 
     def _count(self, _: Tokens) -> Mapping[str, NDArray[np.int64]]:
-        meters = [self._derive(shard) for shard in self.shards]
+        meters = []
+        for number, shard in enumerate(self.shards):
+            self.progress(number, len(self.shards))
+            meters.append(self._derive(shard))
         return {
             "rows": np.array([len(arrays["rows"]) - 1 for arrays in meters]),
             "tokens": np.array([arrays["lengths"].sum() for arrays in meters]),

@@ -12,6 +12,7 @@ from holdfast.domain.events import CheckpointSaved, RunFailed, RunStarted, StepC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from holdfast.domain.events import Event
     from holdfast.domain.training.progress import Progress
@@ -38,15 +39,16 @@ class WritePostMortem:
     """Remembers the last events and passes them to ``write`` if the run fails; rank-local, without a collective.
 
     ``on_event`` must be the first handler of every event, so that ``resources`` are those of the failure, and
-    ``on_failure`` the last one of ``RunFailed``, so that the save comes first.
+    ``on_failure`` one of ``RunFailed`` after that of the save. ``folder`` is then what ``write`` has returned.
     """
 
-    def __init__(self, resources: Callable[[], Mapping[str, Any]], write: Callable[[Failure], object]) -> None:
+    def __init__(self, resources: Callable[[], Mapping[str, Any]], write: Callable[[Failure], Path]) -> None:
         self._resources = resources
         self._write = write
         self._events: deque[Mapping[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self._saved = 0
         self._found: Mapping[str, Any] = {}
+        self.folder: Path | None = None
 
     def on_event(self, event: Event) -> None:
         """Remember ``event``; of a step only the figures that need no waiting for the device."""
@@ -64,4 +66,4 @@ class WritePostMortem:
 
     def on_failure(self, event: RunFailed) -> None:
         """Write the post-mortem."""
-        self._write(Failure(event.error, event.progress, self._saved, tuple(self._events), self._found))
+        self.folder = self._write(Failure(event.error, event.progress, self._saved, tuple(self._events), self._found))

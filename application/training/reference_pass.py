@@ -48,7 +48,8 @@ class ReferencePass:
     Pairs that are longer than a row of ``length`` tokens are left out. The ranks of ``group`` share the rows of a
     block, ``rows`` of them at a time on each, and call all methods together. A block that is stored is not computed
     again, so a killed pass continues there. ``in_turns`` calls a function on one rank after the other. ``show`` gets
-    the progress.
+    the progress. ``look`` is called on all ranks before each batch; an error that it raises on all of them ends the
+    pass.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ReferencePass:
         rows: int,
         in_turns: Callable[[Callable[[], object]], object] = lambda call: call(),
         show: ShowPhase = show_nothing,
+        look: Callable[[], object] = lambda: None,
     ) -> None:
         self._losses = PieceLosses(trainable, num_ranks=group.size)
         self._group = group
@@ -69,6 +71,7 @@ class ReferencePass:
         self._rows = rows
         self._in_turns = in_turns
         self._show = show
+        self._look = look
 
     def run(self, sources: Sequence[TokenSource]) -> ReferenceWork:
         """Store what is missing for ``sources``; return the figures of the work.
@@ -127,6 +130,7 @@ class ReferencePass:
             range(begin, min(begin + self._rows, index.num_rows)) for begin in range(0, index.num_rows, self._rows)
         ]
         for begin in range(0, len(parts), self._group.size):
+            self._look()
             place = begin + self._group.rank
             rows = parts[min(place, len(parts) - 1)]
             places = [(tokens.ids, tokens.loss_mask, index, row) for row in rows]

@@ -176,6 +176,8 @@ def _reasons_of_start(story: Story) -> Iterator[str]:
     elif (error := story.start.get("error")) is not None:
         yield f"why: the last start ended while it was {phase}: {error}"
         yield "what to try: start the same command again once the cause is removed"
+    elif (reason := story.start.get("stopped")) is not None:
+        yield f"why: {reason}, while it was {phase}; the same command continues"
     else:
         yield f"why: the process ended without a message while it was {phase}: {_silent_causes(story)}"
         then = "; it continues from the newest checkpoint" if story.checkpoints else "; it had trained nothing yet"

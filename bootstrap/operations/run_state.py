@@ -32,7 +32,8 @@ def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[s
     """
     start = record.get("start", {})
     own = events_of_last_start(start, events)
-    end = LifecycleState.FAILED if "error" in start else _end_of(own)
+    end = LifecycleState.STOPPED if "stopped" in start else _end_of(own)  # the process may live on: that of a host
+    end = LifecycleState.FAILED if "error" in start else end
     if end in (LifecycleState.CRASHED, LifecycleState.HUNG) and (holder := _status_of_holder(folder)) is not None:
         if holder == psutil.STATUS_STOPPED:
             return LifecycleState.SUSPENDED

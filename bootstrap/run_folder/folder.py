@@ -116,11 +116,11 @@ class RunFolder:
         self._kept = self._kept | {"history": history}
         replace_record(self.path, text_of(self._kept))
 
-    def fail(self, error: str) -> bool:
-        """Record in ``run.json`` the ``error`` that ended this start, unless ``write`` came first; return whether."""
+    def fail(self, why: str, *, key: str = "error") -> bool:
+        """Record in ``run.json`` the ``error`` that ended this start, or why it was ``stopped``, before ``write``."""
         if self.record["start"].get("phase") in (None, TRAINING):
             return False
-        self.record["start"]["error"] = error
+        self.record["start"][key] = why
         with suppress(StateError):
             self.enter(self.record["start"]["phase"])
         return True

@@ -56,8 +56,8 @@ class PostMortem:
         """Return the folder of this rank."""
         return RunLayout(self.run).post_mortem / self.attempt / f"rank{self.rank}"
 
-    def write(self, failure: Failure) -> None:
-        """Write the facts about ``failure``, the most informative first in case the disk is full."""
+    def write(self, failure: Failure) -> Path:
+        """Write the facts about ``failure``, the most informative first in case the disk is full; return the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_json("cause.json", self._cause(failure))
         _write_traceback(self.folder, failure.error)
@@ -73,6 +73,7 @@ class PostMortem:
         if self.rank == 0:
             for older in sorted(RunLayout(self.run).post_mortem.iterdir())[: -self.keep]:
                 shutil.rmtree(older)
+        return self.folder
 
     def _cause(self, failure: Failure) -> Mapping[str, Any]:
         error, progress = failure.error, failure.progress
@@ -98,15 +99,20 @@ class PostMortem:
         (self.folder / name).write_text(json.dumps(_masked(record), indent=1), encoding="ascii")
 
 
-def write_before_training(run: Path, error: BaseException) -> None:
-    """Write the traceback of the error that ended a start of ``run`` before training, unless it is a user's mistake."""
+def write_before_training(run: Path, error: BaseException) -> Path | None:
+    """Write the traceback of the error that ended a start of ``run`` before training, unless it is a user's mistake.
+
+    Return the folder with it, None if there is none.
+    """
     is_told = isinstance(error, TrainingError) and not isinstance(error, PluginFailed)
     if is_told or isinstance(error, KeyboardInterrupt | LeaveAtOnce):
-        return
+        return None
     folder = RunLayout(run).post_mortem / datetime.now(UTC).strftime(STAMP) / "rank0"
     with suppress(OSError):  # the error itself is still reported
         folder.mkdir(parents=True, exist_ok=True)
         _write_traceback(folder, error)
+        return folder
+    return None
 
 
 def _write_traceback(folder: Path, error: BaseException) -> None:

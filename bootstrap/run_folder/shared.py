@@ -39,6 +39,8 @@ class SharedRunFolder:
         self._group = group
         self._own = RunFolder(path) if group.rank == 0 else None
         self._refresh: Callable[[], None] | None = None
+        self.post_mortem: Path | None = None
+        """The folder that was written about an error before training."""
 
     def begin(self, settings: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
         """Record or check ``settings``, as ``RunFolder.begin`` does.
@@ -70,7 +72,12 @@ class SharedRunFolder:
         if self._own is None or kind is None or error is None:
             return
         if self._own.fail(mask_text(f"{kind.__name__}: {error}" if str(error) else kind.__name__)):
-            write_before_training(self._own.path, error)
+            self.post_mortem = write_before_training(self._own.path, error)
+
+    def note_stop(self, reason: str) -> None:
+        """Record in ``run.json`` that this start was stopped before training, for ``reason``."""
+        if self._own is not None:
+            self._own.fail(mask_text(reason), key="stopped")
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return the choice of the first rank for the ``auto`` setting ``name``."""
@@ -215,17 +222,18 @@ class _RecordPart(StatePart):
         yield self._folder.as_saved().encode()
 
 
-def in_turns(group: ProcessGroup, make: Callable[[], T]) -> T:
+def in_turns(group: ProcessGroup, make: Callable[[], T], pass_on: Callable[[], object] | None = None) -> T:
     """Return the result of ``make``, called on the first rank, then on one rank of each machine, then on the rest.
 
     Later ranks find the files that earlier ranks have stored. Two ranks at a time would do the same work and write the
-    same files.
+    same files. ``pass_on`` is called between two turns on all ranks; without it they wait at a barrier.
     """
+    pass_on = pass_on or group.barrier
     is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
     turn = 0 if group.rank == 0 else 1 if is_first_here else 2
     for _ in range(turn):
-        group.barrier()
+        pass_on()
     made = make()
     for _ in range(turn, 2):
-        group.barrier()
+        pass_on()
     return made

@@ -90,6 +90,13 @@ def trained_stream(stream: BatchStream, reference: ReferenceColumn | None) -> Ba
     return stream.with_reference(reference)
 
 
+def pack_rows(stream: CachedBatches, show: ShowPhase) -> int:
+    """Pack the documents of cached tokens into rows, unless they were before; return the number of rows."""
+    for part in (part for source in stream.sources for part in source.parts()):
+        part.progress = lambda done, total: show("packing documents into rows", Amount(done, total, "shards"))
+    return stream.num_rows
+
+
 def usable_text(holdout: Holdout, pipeline: RecordPipeline, task: str = "text") -> Callable[[Document], str | None]:
     """Return a function from a document to the text that a tokenizer may be trained on, None for no text."""
 

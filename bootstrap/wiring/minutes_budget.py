@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.budget import Budget
     from holdfast.ports.state_store import StateStore
 
+_MEASURING = "measuring the time of a step"
 _TRIALS, _SECONDS_OF_TRIALS = 4, 8.0
 _UPDATE_SHARE = 0.15  # of a step, for the update itself, data, metrics, checkpoints and a machine that slows down
 _SECONDS_AT_END = 5.0  # the last checkpoint, the sample and the report
@@ -63,7 +64,7 @@ class MinutesBudget:
         name = name_of_minutes(budget.minutes)
         if (known := self.folder.decided(name)) is None:
             self._refuse_traces()
-            self.show("measuring the time of a step")
+            self.show(_MEASURING)
             rows, step = self._fitting(rows)
             times = self._times(step)
             seconds = self.started + budget.minutes * _SECONDS_A_MINUTE - time.monotonic()
@@ -109,6 +110,7 @@ class MinutesBudget:
         learn_nothing(trainable, part, times=1)  # builds kernels, allocates memory
         measured, began = list[float](), time.perf_counter()
         for _ in range(_TRIALS):
+            self.show(_MEASURING)
             since = time.perf_counter()
             learn_nothing(trainable, part, times=num_parts)
             measured.append(time.perf_counter() - since)

@@ -113,11 +113,12 @@ def compute_reference(
     held_out: Callable[[], HoldoutBatches] | None,
     report: Callable[[str], object],
     show: ShowPhase = show_nothing,
+    look: Callable[[], object] = lambda: None,
 ) -> None:
     """Compute what is missing in ``column``, if there is one, for the preferences that ``open_sources`` returns.
 
-    ``held_out`` returns the pairs that a run evaluates. All ranks call this. Raises the errors of
-    ``ReferencePass.run``, and ``DataError`` if all pairs to evaluate are too long.
+    ``held_out`` returns the pairs that a run evaluates. All ranks call this, and ``look`` before each batch. Raises the
+    errors of ``ReferencePass.run``, and ``DataError`` if all pairs to evaluate are too long.
     """
     if column is None:
         return
@@ -129,6 +130,7 @@ def compute_reference(
         rows=parts.settings.evaluation.batch_size,
         in_turns=partial(in_turns, parts.process_group),
         show=show,
+        look=look,
     )
     done = work.run(open_sources())
     left_out = f"; {counted(done.num_too_long, 'longer pair')} left out" if done.num_too_long else ""

@@ -104,20 +104,22 @@ class OpenHandlers:
 def subscribe_all(parts: RunParts, opened: OpenHandlers, own: Sequence[Subscription], stack: ExitStack) -> None:
     """Subscribe all handlers of a run until ``stack`` ends; their order is the order in which an event reaches them.
 
-    The handlers of Holdfast come first, then those from other packages, then ``own``, those of the host program.
+    The handlers of Holdfast come first, then those from other packages, then ``own``, those of the host program, which
+    find the post-mortem of a failure written.
     """
     stack.callback(parts.host.lineage.close)
     is_first = parts.opened.process_group.rank == 0  # commands come from there alone, and most events concern all ranks
     others = [*subscriptions_of_rank(opened), *_wait_for_suites(parts), *_leave_share(parts)]
     chosen = subscriptions(parts, opened) if is_first else others
-    _connect(parts.event_bus, chosen, stack)
+    connect(parts.event_bus, chosen, stack)
     if is_first:
         subscribe_plugins(parts)
     last = [] if opened.post_mortem is None else [(RunFailed, opened.post_mortem.on_failure)]
-    _connect(parts.event_bus, [*own, *last], stack)
+    connect(parts.event_bus, [*last, *own], stack)
 
 
-def _connect(bus: EventBus, chosen: Sequence[Subscription], stack: ExitStack) -> None:
+def connect(bus: EventBus, chosen: Sequence[Subscription], stack: ExitStack) -> None:
+    """Subscribe the handlers of ``chosen`` in their order, until ``stack`` ends."""
     for kind, handler in chosen:  # ended with the run: a bus of the host program may serve another one
         stack.callback(bus.subscribe(kind, handler))
 

@@ -41,7 +41,7 @@ def test_constructors_take_few_parameters():
 
 
 def test_only_the_run_takes_the_container():
-    """What a function needs is passed to it by name, so the container is no locator of services."""
+    """What a function needs but a stage of the run is passed to it by name: the container is no locator of services."""
     refuse(container_parameters(project()), remedy="takes the container: pass the parts that it uses")
 
 

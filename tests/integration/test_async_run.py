@@ -8,7 +8,8 @@ import pytest
 from holdfast.bootstrap.async_run import EventStream, build_async
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, DataError
-from holdfast.domain.events import CheckpointSaved, DataEnded, Event, RunFinished, RunStarted, StepCompleted
+from holdfast.domain.events import CheckpointSaved, DataEnded, Event, RunFailed, RunFinished, RunStarted, StepCompleted
+from holdfast.domain.training.progress import Progress
 from tests.support.command_line import corpus, tiny
 
 
@@ -80,16 +81,18 @@ def test_a_cancelled_task_saves_and_stops(settings):
 
 
 def test_an_error_of_the_run_is_that_of_the_task(settings, tmp_path):
-    """A mistake in the settings reaches the one who awaits the run, and the streams end."""
+    """A mistake in the settings reaches the one who awaits the run, and the streams end with RunFailed."""
 
     async def fail():
         run = build_async(settings("run", 3, f"data.path={tmp_path / 'none.jsonl'}"), is_quiet=True)
         stream = asyncio.create_task(listed(run.events()))
-        with pytest.raises((ConfigurationError, DataError), match="none"):
+        with pytest.raises((ConfigurationError, DataError), match="none") as raised:
             await run.run_async()
-        return await asyncio.wait_for(stream, 60)
+        return raised.value, await asyncio.wait_for(stream, 60)
 
-    assert asyncio.run(fail()) == []
+    error, events = asyncio.run(fail())
+    assert events[-1] == RunFailed(Progress(), error)
+    assert [type(event) for event in events].count(RunFailed) == 1
 
 
 def test_a_slow_reader_misses_the_oldest_events():

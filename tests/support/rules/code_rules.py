@@ -17,7 +17,7 @@ LONGEST_FUNCTION = 40
 LONGEST_FILE = 400
 MOST_PARAMETERS = 8
 MOST_LOOKUPS = 10
-MAY_TAKE_CONTAINER = {"bootstrap/run.py", "bootstrap/wiring/container.py"}
+MAY_TAKE_CONTAINER = {"bootstrap/run.py", "bootstrap/run_stages.py", "bootstrap/wiring/container.py"}
 MAY_CATCH_ALL = {"application/data/prefetch.py": 1}
 MAY_TRUST_CODE = {"adapters/model_factory/huggingface.py": "self._trusts_code"}  # only where a user names the model
 MAY_UNPICKLE = {"adapters/model_factory/pickled_weights.py": "torch.load"}  # with weights_only=True written out
