@@ -52,7 +52,7 @@ class Preparation:
         self._clock = clock
         self._group: ProcessGroup | None = None
         self._thread = 0
-        self._has_turn = False
+        self._has_turn = self._is_left = False
         self._phase: PreparationPhase | None = None
         self._began = self._next = 0.0
         self._shown: tuple[str, float | Amount | None] = ("", None)
@@ -92,7 +92,7 @@ class Preparation:
         group = self._group
         if group is None:
             return
-        if self._inbox.stop_requested and (self._has_turn or group.size == 1):
+        if self._is_left or (self._inbox.stop_requested and (self._has_turn or group.size == 1)):
             raise PreparationStopped
         if self._phase is not None and get_ident() == self._thread:
             self._publish_progress(self._phase)
@@ -114,6 +114,9 @@ class Preparation:
         self._working = working if is_exclusive else self._working
         try:
             worker.wait([working], self.look)
+        except BaseException:  # an interrupt too: what is left behind is to end
+            self._is_left = True
+            raise
         finally:
             worker.close(_PATIENCE_SECONDS)
         made = working.result()

@@ -80,6 +80,26 @@ def test_a_call_that_hangs_is_abandoned():
     assert not any(isinstance(event, PreparationEnded) for event in world.events)
 
 
+def test_an_interrupt_ends_the_work_that_it_leaves():
+    """Ctrl-C in a notebook ends the preparation in its thread too, at its next look."""
+    world, has_ended = World(), threading.Event()
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    def work():
+        try:
+            while not has_ended.wait(0.01):
+                world.preparation.show("tokenizing")
+        except PreparationStopped:
+            has_ended.set()
+
+    world = World(heard=lambda event: isinstance(event, PreparationProgressed) and interrupt(event))
+    with pytest.raises(KeyboardInterrupt), world.preparation.phase(PreparationPhase.TOKENS):
+        world.preparation.awaited(work)
+    assert has_ended.wait(30)
+
+
 def test_an_error_of_the_work_is_raised():
     """The error of a phase is that of its work, and no other run has to wait for it."""
     world, is_free = World(), threading.Event()
