@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.cached_batches import CachedBatches
@@ -36,6 +37,7 @@ from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.reference_model import compute_reference, reference_of_run
 from holdfast.bootstrap.wiring.watch_drift import check_cached_data, drift_subscriptions
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings
+from holdfast.domain.events import CompilationStarted
 from holdfast.domain.phase import PreparationPhase
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.wiring.screen import Screen
     from holdfast.bootstrap.wiring.subscriptions import Subscription
     from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.event_bus import EventBus
     from holdfast.ports.tokenizer import Tokenizer
 
 
@@ -172,8 +175,15 @@ def build_model_parts(
         compilations = compile_model(
             built, settings, budget, hardware, stack, keep_choice=folder.decide, report=data.report
         )
+        if compilations is not None:
+            compilations.on_start = partial(_publish_compilation, container.event_bus(), get_ident())
         preparation.agree()
         return container.model_parts(), column, compilations
+
+
+def _publish_compilation(bus: EventBus, thread: int, graph: int, seconds: float) -> None:
+    if get_ident() == thread:  # where handlers are called
+        bus.publish(CompilationStarted(graph, seconds))
 
 
 def fill_reference(

@@ -5,13 +5,14 @@
     while budget is left:
         batch = next(feed)                     -> DataStalled, or
                                                -> DataEnded         (handlers may answer Evaluate; then StopRun)
-        one optimizer step                     -> UpdateDropped, if its loss or gradient is not finite
+        one optimizer step                     -> CompilationStarted, in the first steps of a compiled model
+                                               -> UpdateDropped, if its loss or gradient is not finite
                                                -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
                                                -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
         execute commands
             SplitBatch                         -> BatchSplit, ContractWeakened
             AdjustResources                    -> ResourcesAdjusted
-            Evaluate                           -> EvaluationCompleted, TextGenerated
+            Evaluate                           -> EvaluationProgressed, EvaluationCompleted, TextGenerated
                                                    (handlers may answer SaveCheckpoint, StopEarly)
             SaveCheckpoint                     -> CheckpointStarted (and, once it is written:)
             AcknowledgeSave                    -> CheckpointSaved or CheckpointFailed
@@ -133,6 +134,31 @@ class ResourcesAdjusted(Event):
     before: int
     after: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationStarted(Event):
+    """A piece of the model's code begins to be compiled, within a step: it is the number ``graph`` of this process.
+
+    The earlier ones took ``seconds``.
+    """
+
+    graph: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationProgressed(Event):
+    """An evaluation goes on: at its beginning, and about once a second.
+
+    ``done`` of the ``total`` tokens of the set ``name``, or pairs with preferences, are measured; the held-out
+    documents have no name.
+    """
+
+    progress: Progress
+    name: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

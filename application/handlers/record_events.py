@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.domain.events import StepCompleted, TextGenerated
+from holdfast.domain.events import CompilationStarted, EvaluationProgressed, StepCompleted, TextGenerated
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import Evaluation
 from holdfast.domain.training.text_generation import GeneratedText
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from holdfast.domain.events import Event
 
-_COVERED = (StepCompleted, TextGenerated)  # by the metrics and the samples
+_COVERED = (StepCompleted, TextGenerated, EvaluationProgressed, CompilationStarted)
 
 
 @final
 class RecordEvents:
-    """Writes each event as a JSON object with its time in UTC, except those that other files of the run cover."""
+    """Writes each event as a JSON object with its time in UTC, except those whose outcome it records elsewhere."""
 
     def __init__(self, write: Callable[[Mapping[str, Any]], object]) -> None:
         self._write = write

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, final
 from holdfast.domain.events import (
     BatchSplit,
     CheckpointSaved,
+    CompilationStarted,
     DataStalled,
     EvaluationCompleted,
+    EvaluationProgressed,
     MemoryExhausted,
     RolledBack,
     RunFailed,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 _WENT_INTO = {
     RunStarted: TimeCategory.START_UP,
     DataStalled: TimeCategory.DATA,
+    EvaluationProgressed: TimeCategory.EVALUATION,
     EvaluationCompleted: TimeCategory.EVALUATION,
     TextGenerated: TimeCategory.EVALUATION,
     MemoryExhausted: TimeCategory.RECOVERY,
@@ -77,6 +80,8 @@ class TrackGoodput:
 
     def __call__(self, event: Event) -> None:
         """Count the time up to ``event``."""
+        if isinstance(event, CompilationStarted):
+            return  # the end of its step counts the parts of the step
         now = self._clock()
         elapsed, self._last = now - self._last, now
         match event:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.record_events import record_of
-from holdfast.domain.events import CheckpointSaved, RunFailed, RunStarted, StepCompleted
+from holdfast.domain.events import CheckpointSaved, EvaluationProgressed, RunFailed, RunStarted, StepCompleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +57,8 @@ class WritePostMortem:
                 time = datetime.now(UTC).isoformat()
                 seconds = {"step_seconds": outcome.step_seconds, "data_wait_seconds": outcome.supply.wait_seconds}
                 self._events.append({"time": time, "event": "StepCompleted", "step": progress.step, **seconds})
+                return
+            case EvaluationProgressed():
                 return
             case RunStarted(progress) | CheckpointSaved(progress):
                 self._saved = progress.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, final
 
@@ -28,6 +29,7 @@ from holdfast.domain.events import (
     CheckpointMoved,
     CheckpointRejected,
     EvaluationCompleted,
+    EvaluationProgressed,
     ResourcesAdjusted,
     RollBackSkipped,
     RolledBack,
@@ -39,6 +41,8 @@ from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.application.inbox import Inbox
@@ -192,7 +196,9 @@ class CommandExecutor:
         if self._evaluator.has_documents:
             progress, rule = self._state.progress, self._early_stopping
             evaluation = self._evaluator.run(
-                should_stop=lambda: self._inbox.stop_requested, refuse_empty=progress.step == 0
+                should_stop=lambda: self._inbox.stop_requested,
+                refuse_empty=progress.step == 0,
+                progressed=self._published_each_second(),
             )
             if evaluation is not None:
                 self._state.measurement = Measurement(progress.step, evaluation.loss)
@@ -201,6 +207,18 @@ class CommandExecutor:
                 self._bus.publish(EvaluationCompleted(self._state.progress, evaluation))
         if samples := self._sampler.run(should_stop=lambda: self._inbox.stop_requested):
             self._bus.publish(TextGenerated(self._state.progress, samples))
+
+    def _published_each_second(self) -> Callable[[str, int, int], object]:
+        """Return a function that publishes the progress of an evaluation, at once and then about once a second."""
+        due = 0.0
+
+        def publish(name: str, done: int, total: int) -> None:
+            nonlocal due
+            if (now := time.monotonic()) >= due:
+                due = now + 1.0
+                self._bus.publish(EvaluationProgressed(self._state.progress, name, done, total))
+
+        return publish
 
     def _save(self, command: SaveCheckpoint) -> None:
         progress, measured = self._state.progress, self._state.measurement

@@ -79,21 +79,30 @@ class Evaluator:
         """Return the documents whose loss is the total of an evaluation: the held-out ones, or else all sets."""
         return tuple(self._sets.values()) if self._held_out.is_empty else (self._held_out,)
 
-    def run(self, *, should_stop: Callable[[], bool] = lambda: False, refuse_empty: bool = False) -> Evaluation | None:
+    def run(
+        self,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        refuse_empty: bool = False,
+        progressed: Callable[[str, int, int], object] = lambda _name, _done, _total: None,
+    ) -> Evaluation | None:
         """Return the figures; a set without any target has none, and is not among the parts.
 
-        Return None if the total has no target, or if ``should_stop`` returned true while reading or between two
-        batches. Raises ``DataError`` for a set without any target if ``refuse_empty``.
+        ``progressed`` gets the name of a set, and how many of its targets were measured. Return None if the total has
+        no target, or if ``should_stop`` returned true while reading or between two batches. Raises ``DataError`` for a
+        set without any target if ``refuse_empty``.
         """
         try:
-            return self._measure_all(should_stop, refuse_empty=refuse_empty)
+            return self._measure_all(should_stop, progressed, refuse_empty=refuse_empty)
         finally:
             self._show("")
 
-    def _measure_all(self, should_stop: Callable[[], bool], *, refuse_empty: bool) -> Evaluation | None:
+    def _measure_all(
+        self, should_stop: Callable[[], bool], progressed: Callable[[str, int, int], object], *, refuse_empty: bool
+    ) -> Evaluation | None:
         found: dict[str, Evaluation] = {}
         for name, documents in self._named.items():
-            figures = self._measure(documents, f" {name}" if name else "", should_stop)
+            figures = self._measure(documents, name, should_stop, progressed)
             if figures is None:
                 return None
             self._tell(name, documents.supervision, refuse_empty=refuse_empty)
@@ -144,15 +153,22 @@ class Evaluator:
         found: NDArray[np.int32] = self._tokenizer.token_bytes[batch.input_ids]
         return found
 
-    def _measure(self, documents: HoldoutBatches, name: str, should_stop: Callable[[], bool]) -> Evaluation | None:
-        self._show(f"reading the held-out documents{name and f' of{name}'}")
+    def _measure(
+        self,
+        documents: HoldoutBatches,
+        name: str,
+        should_stop: Callable[[], bool],
+        progressed: Callable[[str, int, int], object],
+    ) -> Evaluation | None:
+        self._show(f"reading the held-out documents{name and f' of {name}'}")
         totals = np.zeros((1 + len(documents.sources), _COLUMNS))  # of all, then of each source
         batches, size = self._batches(documents, should_stop), self._group.size
         done, total = 0, sum(batch.num_targets for batch in batches)
         for begin in range(0, max(1, len(batches)), size):
             if any(self._group.sum([not batches or should_stop()])):
                 return None
-            self._show(f"evaluating{name}", Amount(done, total, "tokens"))
+            self._show(f"evaluating{name and f' {name}'}", Amount(done, total, "tokens"))
+            progressed(name, done, total)
             number = begin + self._group.rank
             batch = batches[min(number, len(batches) - 1)]
             sizes = documents.text_bytes[min(number, len(batches) - 1)]

@@ -36,8 +36,9 @@ class CompiledLayers:
     of a layer at most; a further shape runs uncompiled). Names of parameters do not change. In evaluation and
     generation, where shapes differ from call to call, layers run as they were. ``mode`` is default, reduce-overhead or
     max-autotune of ``torch.compile``; ``device`` a device type. ``graphs``, ``recompiles`` (code that was compiled
-    again for other shapes or values) and ``seconds`` are those of this process so far. Compiled code of earlier runs in
-    the process is forgotten, as torch bounds how often one function may be compiled. Raises ``ConfigurationError`` for
+    again for other shapes or values) and ``seconds`` are those of this process so far; ``on_start`` gets the first and
+    the last of them when a compilation begins, in its thread. Compiled code of earlier runs in the process is
+    forgotten, as torch bounds how often one function may be compiled. Raises ``ConfigurationError`` for
     another mode, a network without layers, or a machine without the compiler that torch needs.
     """
 
@@ -49,6 +50,7 @@ class CompiledLayers:
         self.recompiles = 0
         self.seconds = 0.0
         self._began = 0.0
+        self.on_start: Callable[[int, float], object] = lambda _graph, _seconds: None
         layers = layers_of(network)
         if not layers:
             msg = f"{type(network).__name__} has no layers that could be compiled one by one: set model.compile=none"
@@ -73,6 +75,7 @@ class CompiledLayers:
             self.graphs += 1
             # an id is frame/compilation: the first compilation of a frame is 0
             self.recompiles += not compilation.compile_id.endswith("/0")
+            self.on_start(self.graphs, self.seconds)
 
     def _end(self, compilation: CallbackArgs) -> None:
         del compilation

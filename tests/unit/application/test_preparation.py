@@ -82,7 +82,7 @@ def test_a_call_that_hangs_is_abandoned():
 
 def test_an_interrupt_ends_the_work_that_it_leaves():
     """Ctrl-C in a notebook ends the preparation in its thread too, at its next look."""
-    world, has_ended = World(), threading.Event()
+    has_ended = threading.Event()
 
     def interrupt(_):
         raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from holdfast.domain.events import (
     BatchSplit,
     CheckpointSaved,
     EvaluationCompleted,
+    EvaluationProgressed,
     Event,
     HandlerFailed,
     MemoryExhausted,
@@ -48,7 +49,7 @@ def test_events_come_in_their_documented_order():
     loop.run()
     step = ["StepCompleted"]
     due = ["StepCompleted", "EvaluationCompleted", "CheckpointStarted", "CheckpointSaved"]
-    assert loop.story == [
+    assert [name for name in loop.story if name != "EvaluationProgressed"] == [
         *("RunStarted", "EvaluationCompleted", "MemoryExhausted", "BatchSplit", "ContractWeakened"),
         *(step + due + step + due),
         "RunFinished",
@@ -214,6 +215,17 @@ def test_a_stop_during_an_evaluation_gives_the_evaluation_up():
     assert progress.step == 2
     assert not loop.published(EvaluationCompleted)
     assert [event.reason for event in loop.published(CheckpointSaved)] == [SaveReason.PREEMPT]
+
+
+def test_an_evaluation_tells_how_far_it_is():
+    """The first event comes before anything is measured, the next ones at most once a second."""
+    loop = Loop(plan=Plan(rows=1), evaluate_every=2)
+    loop.run()
+    first, *_ = loop.published(EvaluationProgressed)
+    assert (first.progress.step, first.name, first.done) == (2, "", 0)
+    assert first.total > 0
+    [*before, _] = loop.story[: loop.story.index("EvaluationCompleted") + 1]
+    assert before[-1] == "EvaluationProgressed"
 
 
 def test_a_stop_before_the_first_step_trains_nothing():

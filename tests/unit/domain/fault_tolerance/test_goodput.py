@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from holdfast.application.handlers.track_goodput import TrackGoodput
 from holdfast.domain.events import (
     CheckpointSaved,
+    CompilationStarted,
     DataStalled,
     EvaluationCompleted,
+    EvaluationProgressed,
     Event,
     MemoryExhausted,
     RolledBack,
@@ -167,7 +169,9 @@ def test_each_event_says_what_the_time_before_it_was_for():
     """Start-up, evaluation, waiting for data, a save's stall and a shortage of memory are told from compute."""
     goodput, _ = accounted(
         (5, RunStarted(Progress(0))),
+        (6, EvaluationProgressed(Progress(0), "", 1, 2)),
         (7, EvaluationCompleted(Progress(0), Evaluation(1.0, 1, 1))),
+        (9, CompilationStarted(1, 0.0)),
         (10, StepCompleted(Progress(1), outcome(wait=1.0))),
         (14, DataStalled(Progress(1), 4.0)),
         (16, StepCompleted(Progress(2), outcome(wait=4.0))),
