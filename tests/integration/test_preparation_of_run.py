@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -25,7 +27,7 @@ from holdfast.domain.events import (
     StopRequested,
 )
 from holdfast.domain.phase import PreparationPhase
-from tests.support.command_line import corpus, tiny
+from tests.support.command_line import ROOT, corpus, environment, tiny
 
 PHASES = list(PreparationPhase)
 
@@ -178,3 +180,21 @@ def test_a_mistake_of_a_user_fails_without_a_post_mortem(settings, tmp_path):
         run.run()
     assert [event.error for event in events] == [raised.value]
     assert run.post_mortem is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", [PreparationPhase.TOKENIZER, PreparationPhase.TOKENS, PreparationPhase.MODEL])
+def test_a_stop_on_one_rank_ends_all(tmp_path, phase):
+    """Two processes end together, without an error, in the phase in which the second one is asked to stop."""
+    settings = tiny(corpus(tmp_path), f"run.dir={tmp_path / 'run'}", "monitors=[]", "evaluation.every=0")
+    launcher = ["-m", "holdfast.torchrun", "--standalone", "--nproc-per-node=2", "-m", "tests.support.stopping_rank"]
+    command = [sys.executable, *launcher, phase, *settings]
+    done = subprocess.run(
+        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ended = [json.loads(line.partition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("ended ")]
+    assert sorted(each["rank"] for each in ended) == ["0", "1"]
+    for each in ended:
+        assert each["why"] == "the second rank is to leave"
+        assert (each["step"], each["begun"][-1]) == (0, phase)
