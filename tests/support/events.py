@@ -13,13 +13,18 @@ from holdfast.domain.events import (
     CheckpointRejected,
     CheckpointSaved,
     CheckpointStarted,
+    CompilationStarted,
     ContractWeakened,
     DataDrifted,
     DataEnded,
     DataStalled,
     EvaluationCompleted,
+    EvaluationProgressed,
     HandlerFailed,
     MemoryExhausted,
+    PreparationEnded,
+    PreparationProgressed,
+    PreparationStarted,
     ResourcesAdjusted,
     RollBackSkipped,
     RolledBack,
@@ -34,6 +39,7 @@ from holdfast.domain.events import (
     TextGenerated,
     UpdateDropped,
 )
+from holdfast.domain.phase import PreparationPhase
 from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
@@ -79,6 +85,11 @@ EXAMPLES = [
     RolledBack(PROGRESS, 12, "the loss rose from 2.1 to 7.5"),
     RollBackSkipped(PROGRESS, "the loss rose from 2.1 to 7.5"),
     DataDrifted(PROGRESS, "4f1c2a", "tokens a document moved from 210 to 420", [{"name": "tokens", "distance": 0.4}]),
+    PreparationStarted(PreparationPhase.TOKENS),
+    PreparationProgressed(PreparationPhase.TOKENS, "tokenizing 8 MB", 1.5, 4e6, 8e6, "B"),
+    PreparationEnded(PreparationPhase.TOKENS, 3.0),
+    EvaluationProgressed(PROGRESS, "songs", 100, 400),
+    CompilationStarted(2, 12.5),
 ]
 
 
