@@ -101,6 +101,8 @@ class Preparation:
         """Look for a request to stop on any rank; all ranks call this together."""
         if self._share():
             raise PreparationStopped
+        if self._phase is not None:
+            self._publish_progress(self._phase)
 
     def awaited(self, work: Callable[[], T], *, is_exclusive: bool = False) -> T:
         """Return the result of ``work``, for which a single rank does not wait if it is to stop.
