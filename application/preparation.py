@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
-from holdfast.application.concurrency.thread_pool import ThreadPool
+from holdfast.application.data.prefetch import Prefetch
 from holdfast.domain.commands import StopRun
 from holdfast.domain.events import PreparationEnded, PreparationProgressed, PreparationStarted
 from holdfast.domain.phase import Amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import Event
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PATIENCE_SECONDS = 1.0
 _SECONDS_BETWEEN_EVENTS = 1.0
 
 
@@ -57,7 +56,7 @@ class Preparation:
         self._began = self._next = 0.0
         self._shown: tuple[str, float | Amount | None] = ("", None)
         self._published = ""
-        self._working: Future[Any] | None = None
+        self._exclusive: Future[None] | None = None
 
     def begin(self, group: ProcessGroup) -> None:
         """Begin the preparation of the ranks of ``group`` in this thread."""
@@ -111,17 +110,24 @@ class Preparation:
         """
         if self._group is None or self._group.size > 1:
             return work()
-        worker = ThreadPool(1, "holdfast-preparation")
-        working = worker.submit(copy_context().run, work)
-        self._working = working if is_exclusive else self._working
+        has_ended: Future[None] = Future()
+        self._exclusive = has_ended if is_exclusive else self._exclusive
+
+        def in_context() -> T:
+            try:
+                return context.run(work)
+            finally:
+                has_ended.set_result(None)
+
+        context = copy_context()
+        apart = Prefetch((in_context() for _ in range(1)), depth=1)
         try:
-            worker.wait([working], self.look)
+            made = apart.next_unless(self._has_looked)
         except BaseException:  # an interrupt too: what is left behind is to end
             self._is_left = True
             raise
         finally:
-            worker.close(_PATIENCE_SECONDS)
-        made = working.result()
+            apart.close(is_urgent=True)
         self.look()  # what was shown last
         return made
 
@@ -145,10 +151,14 @@ class Preparation:
 
     def when_free(self, call: Callable[[], object]) -> None:
         """Make ``call`` once no exclusive work that was abandoned goes on, now if there is none."""
-        if self._working is None:
+        if self._exclusive is None:
             call()
         else:
-            self._working.add_done_callback(lambda _: call())
+            self._exclusive.add_done_callback(lambda _: call())
+
+    def _has_looked(self) -> bool:
+        self.look()
+        return False
 
     def _share(self) -> bool:
         """Let all ranks have the request of any; return whether there is one. All ranks call this together."""
