@@ -25,11 +25,14 @@ RUN pip install --no-cache-dir --index-url "${TORCH_INDEX}" 'torch>=2.11,<2.14'
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir "$(echo /wheels/*.whl)${EXTRAS:+[${EXTRAS}]}"
 
-# runs, tokens and the caches of libraries lie in /data, the folder to mount; any user may be chosen with --user
+# runs, tokens, the caches of libraries and temporary files lie in /data, the folder to mount: the rest may be read-only,
+# and any user may be chosen with --user
 RUN useradd --create-home --uid 1000 holdfast && install --directory --owner holdfast --mode 1777 /data
 ENV HOME=/data \
     USER=holdfast \
     XDG_CACHE_HOME=/data/.cache \
+    TORCHINDUCTOR_CACHE_DIR=/data/.cache/torchinductor \
+    TMPDIR=/data \
     PYTHONUNBUFFERED=1
 USER 1000:1000
 WORKDIR /data

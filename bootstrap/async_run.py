@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
+from contextlib import contextmanager, suppress
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, final
 
 from typing_extensions import override
 
@@ -17,17 +20,20 @@ from holdfast.domain.events import Event, StepCompleted
 from holdfast.ports.monitor import Monitor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
+    from holdfast.bootstrap.wiring.part_overrides import RunOptions
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.training.progress import Progress
 
 E = TypeVar("E", bound=Event)
 
 LONGEST_BACKLOG = 1000
+_SECONDS_FOR_CALLBACKS = 10.0
+_log = logging.getLogger("holdfast")
 
 
-def build_async(settings: TrainSettings, **options: Any) -> AsyncRun:
+def build_async(settings: TrainSettings, **options: Unpack[RunOptions]) -> AsyncRun:
     """Return a run of ``settings`` that has not begun; ``options`` and errors are those of ``build``."""
     return AsyncRun(settings, **options)
 
@@ -40,10 +46,12 @@ class AsyncRun:
     called in the event loop. ``run`` is the run itself, for what needs no event loop.
     """
 
-    def __init__(self, settings: TrainSettings, **options: Any) -> None:
+    def __init__(self, settings: TrainSettings, **options: Unpack[RunOptions]) -> None:
         self._figures = _Figures()
-        self.run: Run = build(settings, added_monitors=[self._figures], **options)
+        options["added_monitors"] = [*options.get("added_monitors", ()), self._figures]
+        self.run: Run = build(settings, **options)
         self._streams: list[EventStream[Any]] = []
+        self._callbacks: list[_Callback] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_ended = False
         self.run.subscribe(Event, self._on_event)
@@ -52,20 +60,23 @@ class AsyncRun:
         """Train from the newest valid checkpoint to the end; return the progress.
 
         If the task is cancelled, the run saves and stops, and ``CancelledError`` is raised once it has. Raises the
-        errors of ``Run.run``. All streams of events end with the run.
+        errors of ``Run.run``. All streams of events end with the run. Asynchronous callbacks are awaited at the end
+        too, for ten seconds at most.
         """
         self._loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, "training")
         training = self._loop.run_in_executor(thread, self._train)
         thread.shutdown(wait=False)
         try:
-            return await asyncio.shield(training)
+            progress = await asyncio.shield(training)
         except asyncio.CancelledError:
             self.run.request_stop("the task that awaits the run was cancelled")
             await asyncio.wait([training])
             if (error := training.exception()) is not None:
                 raise error from None
             raise
+        await self._end_callbacks()
+        return progress
 
     def events(self, *kinds: type[E], backlog: int = LONGEST_BACKLOG) -> EventStream[E]:
         """Return a stream of the events of ``kinds`` from now on, of all events if none is named; callable any time.
@@ -79,12 +90,17 @@ class AsyncRun:
         return stream
 
     def on_progress(self, callback: Callable[[Progress], object]) -> None:
-        """Call ``callback`` in the event loop with the progress after each step; call this before ``run_async``."""
-        self.run.subscribe(StepCompleted, lambda event: self._call(callback, event.progress))
+        """Call ``callback`` in the event loop with the progress after each step; call this before ``run_async``.
+
+        What it returns is awaited if it can be. Its calls follow one another; the oldest of more than 1,000 that wait
+        are dropped. Its first error is logged.
+        """
+        call = self._caller(callback)
+        self.run.subscribe(StepCompleted, lambda event: call(event.progress))
 
     def on_metrics(self, callback: Callable[[int, Mapping[str, float]], object]) -> None:
-        """Call ``callback`` in the event loop with a step and its metrics, as monitors get them."""
-        self._figures.callbacks.append(lambda step, metrics: self._call(callback, step, metrics))
+        """Call ``callback`` in the event loop as ``on_progress`` does, with a step and the metrics of a monitor."""
+        self._figures.callbacks.append(self._caller(callback))
 
     def request_stop(self, reason: str) -> None:
         """Ask the run to save and stop at the next step boundary; ``run_async`` returns then."""
@@ -103,14 +119,68 @@ class AsyncRun:
             if isinstance(event, stream.kinds):
                 stream.add(event)
 
-    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
-        assert self._loop is not None, "the run trains, so it was awaited"
-        with suppress(RuntimeError):  # the event loop was closed, and nobody is left to be told
-            self._loop.call_soon_threadsafe(callback, *arguments)
+    def _caller(self, callback: Callable[..., object]) -> Callable[..., object]:
+        """Return a function for any thread that calls ``callback`` in the event loop."""
+        called = _Callback(callback)
+        self._callbacks.append(called)
+
+        def call(*arguments: object) -> None:
+            assert self._loop is not None, "the run trains, so it was awaited"
+            with suppress(RuntimeError):  # the event loop was closed, and nobody is left to be told
+                self._loop.call_soon_threadsafe(called.call, *arguments)
+
+        return call
+
+    async def _end_callbacks(self) -> None:
+        end = time.monotonic() + _SECONDS_FOR_CALLBACKS
+        while tasks := [each.task for each in self._callbacks if each.task is not None]:
+            done, _ = await asyncio.wait(tasks, timeout=max(0.0, end - time.monotonic()))
+            if not done:
+                _log.warning("callbacks of the run have not ended within %g s", _SECONDS_FOR_CALLBACKS)
+                return
 
     def _leave(self, stream: EventStream[Any]) -> None:
         with suppress(ValueError):
             self._streams.remove(stream)
+
+
+@final
+class _Callback:
+    """Calls ``callback`` in the event loop, one call after another, and awaits what it returns if that can be."""
+
+    def __init__(self, callback: Callable[..., object]) -> None:
+        self._callback = callback
+        self._waiting: deque[tuple[object, ...]] = deque(maxlen=LONGEST_BACKLOG)
+        self._has_failed = False
+        self.task: asyncio.Task[None] | None = None
+
+    def call(self, *arguments: object) -> None:
+        """Call it now, or after the calls that have not ended; in the event loop."""
+        self._waiting.append(arguments)
+        if self.task is None:
+            self._next()
+
+    def _next(self) -> None:
+        self.task = None
+        while self._waiting and self.task is None:
+            with self._logged():
+                returned = self._callback(*self._waiting.popleft())
+                if isawaitable(returned):
+                    self.task = asyncio.get_running_loop().create_task(self._wait(returned))
+
+    async def _wait(self, returned: Awaitable[object]) -> None:
+        with self._logged():
+            await returned
+        self._next()
+
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # noqa: BLE001  training goes on whatever a callback raises
+            if not self._has_failed:
+                _log.exception("a callback of the run failed; its later errors are not logged")
+            self._has_failed = True
 
 
 @final

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, final
 
 from holdfast.application.inbox import Inbox
 from holdfast.application.preparation import Preparation, is_stop
@@ -23,8 +22,7 @@ from holdfast.bootstrap.run_stages import (
     identify_tokenizer,
     prepare_tokens,
 )
-from holdfast.bootstrap.wiring.access_roles import refuse_to_train
-from holdfast.bootstrap.wiring.assembly import PARTS, assemble, brings_model
+from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.banner import banner
 from holdfast.bootstrap.wiring.best_checkpoint import best_of
 from holdfast.bootstrap.wiring.compatibility import with_former_settings
@@ -39,11 +37,12 @@ from holdfast.bootstrap.wiring.hub_choice import one_hub, refuse_offline
 from holdfast.bootstrap.wiring.machine import describe_start
 from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
-from holdfast.bootstrap.wiring.open_monitors import MONITORS, begin_monitors, open_monitors, record_metrics
+from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitors, record_metrics
+from holdfast.bootstrap.wiring.part_overrides import MONITORS, brings_model, checked_overrides, replaced_names
 from holdfast.bootstrap.wiring.record_files import open_rejections
 from holdfast.bootstrap.wiring.run_records import open_run_records
-from holdfast.bootstrap.wiring.screen import Screen, open_screen
-from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
+from holdfast.bootstrap.wiring.screen import Screen, log, open_screen
+from holdfast.bootstrap.wiring.state_stores import archive_in_use, begin_afresh, claim_archive
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.subscriptions import OpenHandlers, build_post_mortem, subscribe_all, trial_subscriptions
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.application.monitoring.monitor_thread import MonitorThread
     from holdfast.application.training.loop import TrainRun
     from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.part_overrides import Overrides
     from holdfast.bootstrap.wiring.run_parts import OpeningParts, RunData, RunParts
     from holdfast.bootstrap.wiring.subscriptions import Subscription
     from holdfast.configs.settings import TrainSettings
@@ -84,30 +84,29 @@ def build(
     *,
     report: ReportLine = None,
     accept_changed_data: bool = False,
+    fresh: bool = False,
     is_quiet: bool = False,
-    **overrides: Any,
+    **overrides: Unpack[Overrides],
 ) -> Run:
     """Return a run of ``settings`` that has not begun; no large library is imported yet.
 
-    ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
-    ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``document_encoder``, ``resource_probe``,
-    ``ledger`` or ``monitors`` (a list); ``added_monitors`` (a list) come beside the monitors of the settings.
+    ``overrides`` replace parts: ``data_source``, ``tokenizer``, ``model_factory``, ``optimizer``, ``state_store``,
+    ``event_bus``, ``process_group``, ``document_encoder``, ``resource_probe``, ``ledger`` or ``monitors`` (a list);
+    ``added_monitors`` (a list) come beside the monitors of the settings. A function in place of a part wraps the part
+    of the settings: it gets that, and returns what the run uses (``state_store=lambda inner: Counting(inner)``).
     ``report`` gets lines for a person, from any thread; without it they go to the console monitor, if there is one.
-    With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. If
-    ``is_quiet``, the console monitor shows problems only.
-    Raises ``ConfigurationError`` for an unknown override, or if the roles in the settings do not permit training, or
-    HF_HUB_OFFLINE not what they name on the hub.
+    With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. With
+    ``fresh`` an existing run folder is moved aside, never deleted. If ``is_quiet``, the console shows problems only.
+    Raises ``ConfigurationError`` for an unknown override or an object that is no such part, for settings that a
+    replaced state store does not read, or if the roles in the settings do not permit training,
+    or HF_HUB_OFFLINE not what they name on the hub.
     """
-    if "say" in overrides:
-        warnings.warn("the argument say of build is now called report", DeprecationWarning, stacklevel=2)
-        report = overrides.pop("say")
-    if strange := sorted(overrides.keys() - {*PARTS, *MONITORS}):
-        msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PARTS)} or monitors"
-        raise ConfigurationError(msg)
-    if "state_store" not in overrides:
-        refuse_to_train(settings)
-    refuse_offline(settings, overrides)
-    return Run(settings, overrides, report=report, accepts_changed_data=accept_changed_data, is_quiet=is_quiet)
+    parts, report = checked_overrides(settings, {**overrides}, report)
+    refuse_offline(settings, parts)
+    run = Run(settings, parts, report=report, accepts_changed_data=accept_changed_data, is_quiet=is_quiet)
+    if fresh:
+        run.begin_with = partial(begin_afresh, settings, report or log)
+    return run
 
 
 @final
@@ -267,7 +266,7 @@ class Run:
         opened, folder = self._open_folder(replaced, stack)
         self._opened, group = opened, opened.process_group
         begun = begun_with_data(folder)
-        stack.enter_context(one_hub(self.settings, group, replaced))
+        stack.enter_context(one_hub(self.settings, group, replaced_names(replaced)))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*folder.told_changes(dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
@@ -311,7 +310,7 @@ class Run:
             self._screen = open_screen(self._overrides, self.settings, budget, self._own_report, is_quiet=is_quiet)
             stack.callback(self._screen.close)
             self._screen.say(*folder.opening_remarks)
-            stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox, self._report))
+            stack.enter_context(archive_in_use(container.inner_store(), self.directory, self._inbox, self._report))
         self.settings = with_former_settings(self.settings, folder.began_with())
         folder.begin(dump_settings(self.settings), self.origins)
         self.has_folder = True
@@ -321,7 +320,7 @@ class Run:
         folder.note_shortage(shortage, self._screen.say)
         opened: OpeningParts = container.opening_parts()
         if group.rank == 0:
-            claim_archive(opened.state_store, folder.run_id)
+            claim_archive(opened.inner_store, folder.run_id)
         return opened, folder
 
     def _identify(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.bootstrap.run_folder.shared import in_turns
-from holdfast.bootstrap.wiring.assembly import brings_model
 from holdfast.bootstrap.wiring.balance_experts import balance_experts
 from holdfast.bootstrap.wiring.compatibility import check_description
 from holdfast.bootstrap.wiring.compile_model import compile_model
@@ -32,6 +31,7 @@ from holdfast.bootstrap.wiring.ledger_rejects import rejected_files
 from holdfast.bootstrap.wiring.memory_check import refuse_counted
 from holdfast.bootstrap.wiring.minutes_budget import MinutesBudget
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
+from holdfast.bootstrap.wiring.part_overrides import brings_model
 from holdfast.bootstrap.wiring.probe_loss import probe_loss
 from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.reference_model import compute_reference, reference_of_run
@@ -73,7 +73,7 @@ def identify_data(
     is_new = not folder.knows("tokenizer")
     factory = container.model_factory()
     check_description(factory, settings, is_new=is_new, replaces_tokenizer="tokenizer" in overrides)
-    data = check_data(folder, container.data_parts(), container.state_store(), accepts_changes=accepts_changes)
+    data = check_data(folder, container.data_parts(), container.inner_store(), accepts_changes=accepts_changes)
     container.late_data().set(data)
     check_files(settings, container.fields(), container.rules()["files"], data, report)
     record_exclusion(folder, container.excluded(), report)

@@ -27,6 +27,7 @@ from holdfast.configs.sections.monitors import (
     HandlerSettings,
     JsonlMonitorSettings,
     MonitorSettings,
+    WrapperSettings,
 )
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DpoSettings, OptimizerSettings
 from holdfast.configs.sections.profile import ProfileSettings
@@ -77,6 +78,11 @@ class TrainSettings(BaseSettings):
     )
     handlers: tuple[HandlerSettings, ...] = Field(
         default=(), description="Event handlers from other packages: a list of kinds, replaced as a whole."
+    )
+    wrappers: tuple[WrapperSettings, ...] = Field(
+        default=(),
+        description="Wrappers of parts, from other packages: a list, replaced as a whole; a later one wraps an earlier "
+        "one of the same part.",
     )
     event_bus: EventBusSettings = Field(default_factory=BlinkerEventBusSettings, description="The event bus.")
     distributed: DistributedSettings = Field(

@@ -45,7 +45,7 @@ def kinds_of(section: str) -> Mapping[str, type[Section]]:
     field = TrainSettings.model_fields.get(section)
     union = field.annotation if field else None
     if get_origin(union) is tuple:
-        union = get_args(get_args(union)[0])[0]
+        union = next(iter(get_args(get_args(union)[0])), None)  # None for sections of one kind
     members = (get_args(member) for member in get_args(union))
     return {tag.tag: model for model, tag in members}
 

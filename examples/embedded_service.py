@@ -9,12 +9,11 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap import build
-from holdfast.configs.settings_layers import load_settings
+from holdfast import build, load_settings
 from holdfast.domain.events import StepCompleted
 
 if TYPE_CHECKING:
-    from holdfast.configs.settings import TrainSettings
+    from holdfast import TrainSettings
     from holdfast.domain.training.progress import Progress
 
 

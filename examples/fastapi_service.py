@@ -22,8 +22,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from holdfast.bootstrap.async_run import AsyncRun, EventStream, build_async
-from holdfast.configs.settings_layers import load_settings
+from holdfast import AsyncRun, EventStream, build_async, load_settings
 from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from contextlib import closing
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.bootstrap import build
-from holdfast.configs.settings_layers import load_settings
+from holdfast import build, load_settings
 from holdfast.domain.errors import DataError
 from holdfast.ports.basic import BasicDataSource
 from holdfast.ports.data_source import Document, Rejected, Unit

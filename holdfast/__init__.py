@@ -14,15 +14,35 @@ from typing import TYPE_CHECKING, Any
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
+    from holdfast.bootstrap.async_run import AsyncRun, EventStream, build_async
     from holdfast.bootstrap.run import Run, build
+    from holdfast.bootstrap.wiring.part_overrides import Overrides, RunOptions
     from holdfast.configs.settings import TrainSettings
+    from holdfast.configs.settings_layers import load_settings
 
-__all__ = ["Run", "TrainSettings", "__version__", "build"]
+__all__ = [
+    "AsyncRun",
+    "EventStream",
+    "Overrides",
+    "Run",
+    "RunOptions",
+    "TrainSettings",
+    "__version__",
+    "build",
+    "build_async",
+    "load_settings",
+]
 
 _HOMES = {
+    "AsyncRun": "holdfast.bootstrap.async_run",
+    "EventStream": "holdfast.bootstrap.async_run",
+    "build_async": "holdfast.bootstrap.async_run",
     "Run": "holdfast.bootstrap.run",
     "build": "holdfast.bootstrap.run",
+    "Overrides": "holdfast.bootstrap.wiring.part_overrides",
+    "RunOptions": "holdfast.bootstrap.wiring.part_overrides",
     "TrainSettings": "holdfast.configs.settings",
+    "load_settings": "holdfast.configs.settings_layers",
 }
 
 

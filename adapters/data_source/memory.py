@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @final
 class MemoryDataSource(BasicDataSource):
-    """Serves documents from a mapping of unit names to texts, copied; a position is the index in its unit.
+    """Serves documents from ``units``, the texts of each unit by its name, copied; a position is an index in its unit.
 
     ``bytes_read`` counts the UTF-8 bytes of the documents that it has yielded.
     """

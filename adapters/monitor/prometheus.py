@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, final
+from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
@@ -15,14 +16,17 @@ from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.monitor import EndState, EventTracker, NoteKind, RunDescription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
     from holdfast.adapters.monitor.metrics_server import MetricsServer
 
 _SECONDS_BETWEEN_FILES = 5.0
+_OF_HOSTS: WeakKeyDictionary[CollectorRegistry, FigureCollector] = WeakKeyDictionary()
+"""The figures that are offered by registries of the programs that embed runs."""
 
 
 @final
@@ -32,7 +36,9 @@ class PrometheusTracker(EventTracker):
     ``port`` is the port of the endpoint at ``host``: 0 is any free port, None is no endpoint. ``textfile`` is replaced
     atomically at a record that comes five seconds after the last one, and at ``flush``, ``finish`` and ``close``; it
     stays after the end of the run, with the state of the run. Prometheus keeps the earlier figures: ``rewind`` removes
-    only those that are offered. Texts are not offered, but events are counted by kind.
+    only those that are offered. Texts are not offered, but events are counted by kind. A ``registry`` of the program
+    that embeds the run, such as ``prometheus_client.REGISTRY``, offers the figures too, also after ``close``, until
+    another tracker is made with it. ``clock`` returns Unix seconds.
 
     With ``opens_at_once`` the constructor raises ``StateError`` if the port cannot be used, else ``flush`` does, after
     a new attempt. Raises ``ConfigurationError`` without the extra ``prometheus``, and ``StateError`` if the disk
@@ -41,22 +47,29 @@ class PrometheusTracker(EventTracker):
 
     def __init__(
         self,
-        host: str,
-        port: int | None,
+        host: str = "127.0.0.1",
+        port: int | None = None,
         textfile: Path | None = None,
         *,
+        registry: CollectorRegistry | None = None,
         opens_at_once: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         try:
-            from prometheus_client import CollectorRegistry
+            from prometheus_client import CollectorRegistry as Registry
         except ImportError as error:
             msg = 'the monitor "prometheus" needs another package: pip install "holdfast-lm[prometheus]"'
             raise ConfigurationError(msg) from error
         self._figures = ExportedFigures()
         self._labels: dict[str, str] = {}
-        self._registry = CollectorRegistry(support_collectors_without_names=True)  # else no name can be asked for
-        self._registry.register(FigureCollector(self._figures, self._labels))
+        self._registry = Registry(support_collectors_without_names=True)  # else no name can be asked for
+        collector = FigureCollector(self._figures, self._labels)
+        self._registry.register(collector)
+        if registry is not None:
+            if (former := _OF_HOSTS.get(registry)) is not None:
+                registry.unregister(former)
+            registry.register(collector)
+            _OF_HOSTS[registry] = collector
         self._host, self._port, self._textfile = host, port, textfile
         self._clock = clock
         self._server: MetricsServer | None = None
@@ -148,11 +161,15 @@ class PrometheusTracker(EventTracker):
 
 
 class FigureCollector:
-    """Converts the figures to the metrics of the library, each sample with ``labels`` too."""
+    """Converts ``figures`` to the metrics of the library, each sample with ``labels`` too."""
 
     def __init__(self, figures: ExportedFigures, labels: Mapping[str, str]) -> None:
         self._figures = figures
         self._labels = labels
+
+    def describe(self) -> Sequence[Metric]:
+        """Return no names, as they are known with the first figures only."""
+        return ()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""

@@ -22,7 +22,9 @@ T = TypeVar("T")
 
 @final
 class MemoryProcessGroup(ProcessGroup, KeyValueStore):
-    """One member of a group whose ranks are threads, made by ``linked``; without arguments, a group of one.
+    """One member, ``rank``, of a group whose ranks are threads; without arguments, a group of one.
+
+    ``linked`` makes the members of a larger group, which exchange values through one ``table``.
 
     If a member is closed, the other ones fail at once; if it does not arrive, they fail after the time-out.
     """

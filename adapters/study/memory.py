@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 @final
 class MemoryStudy(Study):
-    """A study of ``space`` for tests and for programs that embed this package.
+    """A study of ``space`` for tests and for programs that embed this package; ``parallel`` trials train at once.
 
+    ``seed`` decides the values that are tried.
     A trial is pruned at a step at which its measurement is above the median of ``startup`` earlier trials or more,
     or below it if the study ``maximizes``.
     """

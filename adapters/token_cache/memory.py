@@ -50,7 +50,10 @@ class _Entry:
 
 @final
 class MemoryTokenCache(BasicTokenSource, TokenCache):
-    """Stores shards in memory, at most ``budget`` bytes; a shard is pinned while a result of ``open`` exists."""
+    """Stores shards in memory, at most ``budget`` bytes; a shard is pinned while a result of ``open`` exists.
+
+    ``eviction`` chooses the shards to remove, by default the least recently used.
+    """
 
     def __init__(self, *, budget: int | None = None, eviction: EvictionPolicy | None = None) -> None:
         self._budget = budget

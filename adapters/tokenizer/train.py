@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.tokenizer.backends.text_pieces import pieces
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.domain.data.no_text import no_text, none_usable
@@ -219,7 +220,8 @@ def _store(file: Path, serialized: str, report: Callable[[str], object]) -> None
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, content.encode(), is_shared=True)
     except OSError as error:
-        report(f"the tokenizer cannot be stored in {file} ({error}): the next run trains it again")
+        why = f"{explain(error)} or choose another folder with run.cache_dir"
+        report(f"the tokenizer cannot be stored in {file} ({why}): the next run trains it again")
 
 
 def _digest(serialized: str) -> str:

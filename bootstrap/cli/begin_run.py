@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.run_folder.set_aside import set_aside
-
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
@@ -16,11 +14,9 @@ if TYPE_CHECKING:
 def apply_start_options(options: argparse.Namespace, settings: TrainSettings, report: Callable[[str], object]) -> None:
     """Set the old run aside for ``--fresh``, and return to an earlier step for ``--from-step``."""
     if options.fresh:
-        from holdfast.bootstrap.wiring.state_stores import refuse_old_copies  # a supervisor stays small
+        from holdfast.bootstrap.wiring.state_stores import begin_afresh  # a supervisor stays small
 
-        refuse_old_copies(settings)
-        if (target := set_aside(settings.run.directory)) is not None:
-            report(f"the old run is in {target}")
+        begin_afresh(settings, report)
     if options.from_step is not None:
         from holdfast.bootstrap.operations.return_to_step import return_to
 
@@ -32,6 +28,7 @@ def resume_arguments(options: argparse.Namespace) -> list[str]:
     files = [argument for path in options.config for argument in ("--config", str(path))]
     accepted = ["--accept-changed-data"] if vars(options).get("accept_changed_data") else []
     output = [f"--{name}" for name in ("json", "quiet") if vars(options).get(name)]
+    output += ["--log-format", "json"] if vars(options).get("log_format") == "json" else []
     study = vars(options).get("for_study")
     trial = [] if study is None else ["--for-study", str(study)]
     return ["train", *files, *accepted, *output, *trial, *options.settings]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import time
@@ -99,12 +98,12 @@ class Report:
         rows = [*self._rows(progress), *self._next_rows(progress)]
         print(aligned(rows, whole=("try next",)))
 
-    def print_json(self, progress: Progress) -> None:
-        """Print the summary as one JSON object."""
+    def as_data(self, progress: Progress) -> Mapping[str, Any]:
+        """Return the summary as a JSON object."""
         figures = self._figures(progress)
         if self._run.stopped_by is None or self._run.stopped_by.signal is None:
             figures |= {"sample": self._sample([]), "try_next": self._next_commands(progress)}
-        print(json.dumps(figures, indent=1))
+        return figures
 
     def _sample(self, notes: list[str]) -> str:
         chosen = self._run.settings.sample

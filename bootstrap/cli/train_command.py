@@ -7,20 +7,26 @@ import json
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, final
 
 from holdfast.bootstrap.cli.arguments import add_command, add_output, add_settings, whole
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_signal
-from holdfast.domain.errors import TrainingError
+from holdfast.domain.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.bootstrap.cli.arguments import Commands
+    from holdfast.bootstrap.cli.summary import Report
+    from holdfast.bootstrap.process.json_log import JsonLog
     from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.run import Run
+    from holdfast.bootstrap.wiring.part_overrides import RunOptions
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.progress import Progress
 
 _MOST_OF_ERROR = 120  # characters
 
@@ -62,11 +68,14 @@ def add_train(commands: Commands) -> None:
     text = "train on the workers of a cluster: short for distributed.kind=ray"
     parser.add_argument("--on", choices=("ray",), help=text)
     add_output(parser, shown="progress, no sample and no summary")
+    text = "json: events, metrics and messages as JSON lines on standard output; nothing is printed on standard error"
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help=text)
 
 
 def train(options: argparse.Namespace) -> int:
     """Train, or continue training, and print a summary, with ``--json`` nothing else; return the exit code."""
     options.settings += options.settings_of_flags
+    log = _json_log(options)
     if options.on is not None:
         options.settings = [f"distributed.kind={options.on}", *options.settings]
     if options.supervise:  # this process stays small: it is there for as long as the run is
@@ -82,14 +91,15 @@ def train(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.settings_layers import load_settings
 
-    configure_logging()
+    if log is None:
+        configure_logging()
     set_library_defaults()
     stop_with_study(options.for_study)
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  only the first rank prints
     resolved = load_settings(options.config, options.settings, os.environ)
     settings = resolved.settings
-    run = build(settings, accept_changed_data=options.accept_changed_data, is_quiet=options.quiet)
+    run = build(settings, **_options_of_build(options, log, settings))
     report = _print_nothing if options.quiet else report_line if options.json else print_line
     begin = partial(apply_start_options, options, settings, report)
     if (code := _train_elsewhere(run, options, begin, report)) is not None:
@@ -98,7 +108,35 @@ def train(options: argparse.Namespace) -> int:
         report(fitting(note))
     run.begin_with, run.origins = begin, resolved.chosen_origins
     run.awaits_verdicts = options.for_study is not None
-    return _train_here(run, as_json=options.json, is_quiet=options.quiet)
+    return _train_here(run, _output_of(options, log))
+
+
+def _json_log(options: argparse.Namespace) -> JsonLog | None:
+    """Return the log of this process as JSON lines, None without ``--log-format json``."""
+    if options.log_format != "json":
+        return None
+    if options.json:
+        msg = "--json and --log-format json both say what is on standard output: leave one of them out"
+        raise ConfigurationError(msg)
+    from holdfast.bootstrap.process.json_log import log_as_json
+
+    return log_as_json(is_quiet=options.quiet)
+
+
+def _options_of_build(options: argparse.Namespace, log: JsonLog | None, settings: TrainSettings) -> RunOptions:
+    """Return the arguments of ``build`` by which the first rank writes to ``log``, or to the console without one."""
+    from holdfast.bootstrap.wiring.process_group import is_first_rank
+
+    parts: RunOptions = {"accept_changed_data": options.accept_changed_data, "is_quiet": options.quiet}
+    if log is None:
+        return parts
+    parts |= {"is_quiet": True, "report": log.say}
+    if is_first_rank():
+        from holdfast.bootstrap.process.json_log import LoggedFigures
+
+        has_figures = any(section.kind == "structlog" for section in settings.monitors)
+        parts |= {"event_bus": log.listening, "added_monitors": [] if has_figures else [LoggedFigures(log)]}
+    return parts
 
 
 def _train_elsewhere(
@@ -127,7 +165,30 @@ def _train_elsewhere(
     return None
 
 
-def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
+@final
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What a run prints beside its monitors: its end, as data for ``write`` if that is given, and answers to signals.
+
+    Without ``write`` the end is a summary for a person. If ``is_quiet``, there is none.
+    """
+
+    write: Callable[[Mapping[str, Any]], object] | None
+    acknowledge: Callable[[str], object]
+    is_quiet: bool
+
+
+def _output_of(options: argparse.Namespace, log: JsonLog | None) -> _Output:
+    from holdfast.bootstrap.process.printing import print_line
+    from holdfast.bootstrap.process.signals import write_at_once
+
+    if log is not None:
+        return _Output(lambda data: log.write("result", data), log.write_at_once, options.quiet)
+    as_text = (lambda data: print_line(json.dumps(data, indent=1))) if options.json else None
+    return _Output(as_text, write_at_once, options.quiet)
+
+
+def _train_here(run: Run, output: _Output) -> int:
     """Train in this process; return the exit code, that of a signal if an error follows one."""
     received: list[int] = []
 
@@ -136,7 +197,7 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
         return run.request_stop(reason, number)
 
     try:
-        return _train_hearing(run, heard, as_json=as_json, is_quiet=is_quiet)
+        return _train_hearing(run, heard, output)
     except TrainingError:
         raise
     except Exception as error:
@@ -145,23 +206,23 @@ def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
         return _failed_after_signal(received[0], error)
 
 
-def _train_hearing(run: Run, heard: Callable[[str, int], bool], *, as_json: bool, is_quiet: bool) -> int:
+def _train_hearing(run: Run, heard: Callable[[str, int], bool], output: _Output) -> int:
     """Train until the end or a signal, of which ``heard`` is told; return the exit code."""
     from holdfast.bootstrap.cli.end_report import EndReport
     from holdfast.bootstrap.cli.summary import Report, failure_of
     from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
-    from holdfast.bootstrap.process.printing import fitting, print_line, short, unread_output_dropped
+    from holdfast.bootstrap.process.printing import unread_output_dropped
     from holdfast.bootstrap.process.process_age import process_age
-    from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
+    from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
     from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.secret_masking import mask
 
     run.may_exit, run.seconds_before = True, process_age()
-    report, end = Report(run, is_quiet=is_quiet), EndReport(run, is_first_rank=is_first_rank())
-    summarize = unread_output_dropped()(report.print_json if as_json else report.show)
+    report, end = Report(run, is_quiet=output.is_quiet), EndReport(run, is_first_rank=is_first_rank())
+    summarize = unread_output_dropped()(partial(_summarize, report, output))
     try:
-        is_heard = is_first_rank() and not is_quiet
-        acknowledge, grace = write_at_once if is_heard else _print_nothing, run.settings.recovery.grace_seconds
+        is_heard = is_first_rank() and not output.is_quiet
+        acknowledge, grace = output.acknowledge if is_heard else _print_nothing, run.settings.recovery.grace_seconds
         hearing = stopping_on_signals(heard, acknowledge=acknowledge, will_save=run.will_save)
         with hearing, ending_with_launcher(run.request_stop, grace):
             with end.written():
@@ -171,18 +232,34 @@ def _train_hearing(run: Run, heard: Callable[[str, int], bool], *, as_json: bool
                 summarize(progress)
                 return ExitCode.FINISHED
     except TrainingError as error:
-        if as_json:
-            print_line(json.dumps(mask(failure_of(run, error)), indent=1))
+        if output.write is not None and is_first_rank():
+            output.write(mask(failure_of(run, error)))
         raise
     except StoppedAtOnce as stop:
         return _stopped_at_once(stop)
-    if as_json or is_quiet:
+    if output.write is not None or output.is_quiet:
         summarize(progress)
         return code_of_signal(run.stopped_by.signal)
+    _say_stopped(run, progress)
+    return code_of_signal(run.stopped_by.signal)
+
+
+def _summarize(report: Report, output: _Output, progress: Progress) -> None:
+    from holdfast.bootstrap.wiring.process_group import is_first_rank
+
+    if output.write is None:
+        report.show(progress)
+    elif is_first_rank():
+        output.write(report.as_data(progress))
+
+
+def _say_stopped(run: Run, progress: Progress) -> None:
+    """Print where a run that a signal has stopped goes on."""
+    from holdfast.bootstrap.process.printing import fitting, print_line, short
+
     where = run.newest_checkpoint()
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
     print_line(fitting(f"stopped {saved}; the same command continues"))
-    return code_of_signal(run.stopped_by.signal)
 
 
 def _stopped_at_once(stop: StoppedAtOnce) -> int:

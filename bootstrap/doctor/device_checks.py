@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _BF16, _FP8, _FLASH = [8, 0], [8, 9], [8, 0]  # compute capabilities
 _MODULE = "holdfast.bootstrap.doctor.torch_facts"
 _REINSTALL = "install torch again (pip install --force-reinstall torch)"
+_REMEDIES = {
+    "temporary directory": "set TMPDIR to a folder that can be written",
+    "no answer": "try again on a less busy machine; if it never answers, check its driver with nvidia-smi",
+}
+"""By words of the failure."""
 
 
 def probe_torch(settings: TrainSettings, seconds: float) -> Mapping[str, Any]:
@@ -48,10 +53,15 @@ def probe_torch(settings: TrainSettings, seconds: float) -> Mapping[str, Any]:
     return {"failed": said[-1]}
 
 
+def _remedy_of(failure: str) -> str:
+    other = f"raise the memory limit if there is one (ulimit -v), or {_REINSTALL}"
+    return next((remedy for words, remedy in _REMEDIES.items() if words in failure), other)
+
+
 def judge_devices(facts: Mapping[str, Any], *, is_asked_for_gpu: bool) -> Iterator[Finding]:
     """Yield the findings on the ``facts`` that ``probe_torch`` returned."""
     if "failed" in facts:
-        remedy = f"raise the memory limit if there is one (ulimit -v), or {_REINSTALL}"
+        remedy = _remedy_of(facts["failed"])
         yield bad("torch starts", f"torch cannot be used: {facts['failed']}", remedy)
         return
     yield from _driver(facts, is_asked_for_gpu=is_asked_for_gpu)

@@ -210,7 +210,7 @@ def _temporary() -> Iterator[Finding]:
         remedy = "set TMPDIR to a folder that can be written"
         yield bad("temporary files", "there is no folder that can be written", remedy)
         return
-    yield check_temporary(folder, shutil.disk_usage(folder).free)
+    yield check_temporary(folder, shutil.disk_usage(folder).free, os.environ.get("TMPDIR"))
 
 
 def _network(settings: TrainSettings, seconds: float) -> Sequence[Check]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
 
 PACKAGE = "holdfast-lm"
+_FORMER = "holdfast"
+"""The former name of the distribution."""
 _MAY_LACK = {"obstore"}  # s3fs reads in its place, more slowly
 
 
@@ -58,7 +60,10 @@ def check_python(allowed: str, found: str = platform.python_version()) -> Findin
 def check_packages(
     wanted: Iterable[Requirement], installed: Callable[[str], str | None] = installed_version
 ) -> Iterator[Finding]:
-    """Yield a finding for torch, and one for all other requirements without an extra that are not met."""
+    """Yield a finding for torch, and one for all other requirements without an extra that are not met.
+
+    The former distribution beside this one is a warning.
+    """
     count = 0
     for requirement in wanted:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -69,6 +74,10 @@ def check_packages(
             yield bad(requirement.name, problem, f'run pip install "{requirement.name}{requirement.specifier}"')
         elif requirement.name == "torch":
             yield good("torch", f"{installed('torch')}, and {requirement.specifier} is allowed")
+    if (former := installed(_FORMER)) is not None:
+        detail = f"the former distribution {_FORMER} {former} is installed too, and both have the package holdfast"
+        yield doubtful("packages", detail, f"run pip uninstall {_FORMER} {PACKAGE}, then install {PACKAGE} again")
+        return
     yield good("packages", f"{counted(count, 'package')} of {PACKAGE} {installed(PACKAGE)} looked for")
 
 

@@ -61,6 +61,7 @@ def _named(settings: TrainSettings) -> Iterator[tuple[str, str, str]]:
         if isinstance(monitor, PluginSettings):
             yield "monitors", "monitor", monitor.kind
     yield from (("handlers", "handler", handler.kind) for handler in settings.handlers)
+    yield from (("wrappers", "wrapper", wrapper.kind) for wrapper in settings.wrappers)
     transforms = (transform.kind for transform in settings.data.transforms)
     yield from (("data.transforms", "transform", kind) for kind in transforms if kind not in TRANSFORMS)
     if settings.model.attention not in ("auto", *ATTENTION):

@@ -155,8 +155,11 @@ def check_rename(place: CheckedFolder, scratch: Path, files: FileOperations) -> 
     return good(name, "a rename replaces a file at once")
 
 
-def check_temporary(folder: Path, free: float) -> Finding:
-    """Return whether the ``folder`` of temporary files has enough ``free`` bytes."""
+def check_temporary(folder: Path, free: float, wanted: str | None = None) -> Finding:
+    """Return whether the ``folder`` of temporary files has enough ``free`` bytes and is the one in TMPDIR, if set."""
+    if wanted and folder != Path(wanted).absolute():
+        detail = f"TMPDIR is {wanted}, where no file can be written, so they are stored in {folder}"
+        return doubtful("temporary files", detail, "create that folder, or set TMPDIR to one that can be written")
     detail = f"{shown_size(free)} are free in {folder}"
     if free < _LEAST_TEMPORARY:
         return doubtful("temporary files", detail, "free some space there, or set TMPDIR to a larger folder")

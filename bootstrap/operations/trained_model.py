@@ -20,13 +20,14 @@ from holdfast.bootstrap.run_folder.found_paths import as_found
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.run_folder.record_file import UNSEALED, read_record, rules_of, unlike_members
 from holdfast.bootstrap.wiring.access_roles import own_roles
-from holdfast.bootstrap.wiring.assembly import Around, assemble
+from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
 from holdfast.bootstrap.wiring.data_identity import begun_with, changed_data, known_data
 from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.late_value import LateValue
+from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.bootstrap.wiring.reference_model import known_reference
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of

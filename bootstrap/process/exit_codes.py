@@ -34,6 +34,7 @@ _SIGNALED = 128
 _OUR_PACKAGE = "holdfast"
 _OF_A_PATH = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS}
 """Errors that no mistake of this program causes."""
+_NO_TEMPORARY = "No usable temporary directory"  # the words of Python's tempfile
 _NO_MEMORY = (
     "this machine, or the limit of this process (ulimit -v, the container), has too little memory: free some, "
     "raise the limit, or choose a smaller model.size"
@@ -134,6 +135,10 @@ def _code_of(error: Exception) -> int:
     from holdfast.configs.secret_masking import mask_text
     from holdfast.domain import errors
 
+    if isinstance(error, FileNotFoundError) and _NO_TEMPORARY in str(error):
+        from holdfast.adapters.shared.files.file_operations import without_temporary_folder
+
+        error = errors.ConfigurationError(without_temporary_folder(error))
     if isinstance(error, errors.TrainingError):
         codes = {
             errors.ConfigurationError: ExitCode.CONFIGURATION,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, cast, final
 from holdfast.bootstrap.verification.fault_catalog import SHORT_STEPS, SLOW_SAVE_SECONDS
 from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyStream, FaultyTrainable, Hooks
 from holdfast.bootstrap.verification.s3_outage import busy
-from holdfast.bootstrap.wiring.assembly import Around
+from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.bootstrap.wiring.process_group import is_first_rank
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StateError
 

@@ -45,6 +45,7 @@ def _asked(settings: TrainSettings) -> Iterator[tuple[str, str]]:
     names["model.attention"] = _outside(model.attention, ("auto", *ATTENTION))
     names["model.loss"] = _outside(model.loss, LOSSES) if has_base else None
     names["data.transforms"] = ",".join(each.kind for each in data.transforms if each.kind not in TRANSFORMS) or None
+    names["wrappers"] = ",".join(each.kind for each in settings.wrappers) or None
     names["optimizer.schedule.kind"] = _outside(settings.optimizer.schedule.kind, SCHEDULES)
     names["data.cache.eviction"] = _outside(data.cache.eviction, EVICTIONS)
     sections = {"state_store": settings.state_store.encryption, "data.cache": data.cache.encryption}

@@ -183,7 +183,7 @@ class Container(containers.DeclarativeContainer):
             ),
         ),
     )
-
+    inner_store = providers.Object[Any](None)  # the state store without its wrapper
     mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed, rules)
     pipeline = providers.Singleton(
         build_pipeline, transforms, settings.provided.data, sample, run_tokenizer, fields, report
@@ -332,6 +332,7 @@ class Container(containers.DeclarativeContainer):
         process_group=process_group,
         inbox=inbox,
         state_store=state_store,
+        inner_store=inner_store,
         audit=audit,
         guard=guard,
         budget=budget,

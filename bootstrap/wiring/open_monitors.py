@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from holdfast.ports.monitor import Monitor
     from holdfast.ports.optimizer import Trainable
 
-MONITORS = ("monitors", "added_monitors")
-"""The overrides of a run with lists of monitors."""
-
 _SECONDS_TO_CLOSE = 5.0
 _WITHOUT_PAST = ("prometheus",)  # its counters would count the steps of earlier starts as new ones
 _NO_PART_OF_PLACE = {"kind", "group", "tags"}
@@ -61,7 +58,7 @@ def open_monitors(
                 with suppress(StateError):
                     record.note_sent(key, 0)  # it begins anew
     threads = [
-        MonitorThread(name, monitor, None if name.startswith(_WITHOUT_PAST) else record, key=key)
+        MonitorThread(name, monitor, None if name.lower().startswith(_WITHOUT_PAST) else record, key=key)
         for (name, monitor), key in zip(named, keys, strict=True)
     ]
     stack.callback(lambda: screen.say(*close_all(threads, _SECONDS_TO_CLOSE)))

@@ -60,11 +60,15 @@ class Identified(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class OpeningParts:
-    """The parts that open a run folder, before the settings of the run are complete."""
+    """The parts that open a run folder, before the settings of the run are complete.
+
+    ``inner_store`` is the state store without the wrapper of the host program, if there is one.
+    """
 
     process_group: ProcessGroup
     inbox: Inbox
     state_store: StateStore
+    inner_store: StateStore
     audit: Audit
     guard: AccessGuard
     budget: Budget
@@ -76,6 +80,7 @@ class OpeningParts:
             "process_group": self.process_group,
             "inbox": self.inbox,
             "state_store": self.state_store,
+            "inner_store": self.inner_store,
             "audit": self.audit,
             "guard": self.guard,
             "budget": self.budget,

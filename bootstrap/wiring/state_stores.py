@@ -20,6 +20,7 @@ from holdfast.bootstrap.run_folder.record_file import (
     record_in,
     stored_record,
 )
+from holdfast.bootstrap.run_folder.set_aside import set_aside
 from holdfast.bootstrap.wiring.encryption_keys import build_checkpoint_encryption
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.checkpoints.retention import Retention
@@ -141,6 +142,13 @@ def refuse_old_copies(settings: TrainSettings) -> None:
     if CheckpointArchive(objects).list():
         msg = f"{objects.name()} holds checkpoints of an older run: give the new one another run.name or archive url"
         raise ConfigurationError(msg)
+
+
+def begin_afresh(settings: TrainSettings, report: Callable[[str], object]) -> None:
+    """Move an existing folder of the run aside; raises ``ConfigurationError`` if its archive would be shared."""
+    refuse_old_copies(settings)
+    if (target := set_aside(settings.run.directory)) is not None:
+        report(f"the old run is in {target}")
 
 
 def archived_steps(directory: Path) -> Collection[int]:

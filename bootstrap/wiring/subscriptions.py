@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.await_verdicts import AwaitVerdicts
@@ -40,6 +41,7 @@ from holdfast.bootstrap.wiring.best_checkpoint import limit_of_best
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 from holdfast.bootstrap.wiring.resource_balance import build_balance, free_unused_memory
+from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.events import (
     BatchSplit,
     CheckpointFailed,
@@ -120,6 +122,10 @@ def subscribe_all(parts: RunParts, opened: OpenHandlers, own: Sequence[Subscript
 
 def connect(bus: EventBus, chosen: Sequence[Subscription], stack: ExitStack) -> None:
     """Subscribe the handlers of ``chosen`` in their order, until ``stack`` ends."""
+    for _, handler in chosen:
+        if iscoroutinefunction(handler):
+            msg = f"{handler.__name__} is asynchronous, and handlers of a run are called in its thread: use build_async"
+            raise ConfigurationError(msg)
     for kind, handler in chosen:  # ended with the run: a bus of the host program may serve another one
         stack.callback(bus.subscribe(kind, handler))
 

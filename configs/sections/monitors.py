@@ -1,4 +1,4 @@
-"""Destinations of metrics, and event handlers from other packages."""
+"""Destinations of metrics, and event handlers and wrappers from other packages."""
 
 from __future__ import annotations
 
@@ -162,6 +162,14 @@ class PageMonitorSettings(Section):
 
 def _named(monitor: object) -> object:
     return {"kind": monitor} if isinstance(monitor, str) else monitor
+
+
+class WrapperSettings(PluginSettings):
+    """A wrapper of a part: an entry point that is called with the part and the options, and returns what is used."""
+
+    part: Literal[
+        "data_source", "tokenizer", "model_factory", "optimizer", "state_store", "event_bus", "process_group"
+    ] = Field(description="The part that is wrapped.")
 
 
 HandlerSettings = Annotated[PluginSettings, BeforeValidator(_named, json_schema_input_type=Text | PluginSettings)]

@@ -48,22 +48,22 @@ class RollBackFloor:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retains the ``newest`` checkpoints, milestones, the ``best`` by evaluation loss, and those above the ``floor``.
+    """Retains the newest ``keep`` checkpoints, milestones, the ``best`` by evaluation loss, and those above ``floor``.
 
     Milestones are the checkpoints at multiples of ``every`` steps, and the first one in each window of ``hours`` hours.
-    A value of 0 disables the rule, except for ``newest``. Raises ``ConfigurationError`` if the newest checkpoint would
+    A value of 0 disables the rule, except for ``keep``. Raises ``ConfigurationError`` if the newest checkpoint would
     not be retained, or a number is negative.
     """
 
-    newest: int
+    keep: int
     every: int = 0
     best: int = 0
     hours: float = 0.0
     floor: RollBackFloor | None = None
 
     def __post_init__(self) -> None:
-        if self.newest < 1:
-            msg = f"state_store.keep is {self.newest}, and a run needs a checkpoint to continue from: keep at least 1"
+        if self.keep < 1:
+            msg = f"state_store.keep is {self.keep}, and a run needs a checkpoint to continue from: keep at least 1"
             raise ConfigurationError(msg)
         if self.every < 0 or self.best < 0 or self.hours < 0:
             msg = "state_store.keep_every, keep_best and keep_hours count steps, checkpoints and hours: give 0 or more"
@@ -78,7 +78,7 @@ class Retention:
 
         ``stored`` is by step; of equal losses the later step is better.
         """
-        kept = {saved, *sorted(stored)[-self.newest :], *self.retained_forever(stored)}
+        kept = {saved, *sorted(stored)[-self.keep :], *self.retained_forever(stored)}
         return [step for step in sorted(stored) if step not in kept]
 
     def retained_forever(self, stored: Mapping[int, StoredCheckpoint]) -> Collection[int]:

@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from holdfast.bootstrap.wiring.assembly import PORTS
+from holdfast.bootstrap.wiring.part_overrides import PORTS
 from holdfast.configs.settings_catalog import settings_by_name
 from tests.support.rules.layout_rules import port_names
 from tests.support.rules.source_tree import ROOT, Module, camel, last_name, project, refuse

@@ -6,10 +6,12 @@ import math
 import socket
 import sys
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -285,3 +287,22 @@ def test_a_missing_package_is_told_in_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigurationError, match=r"pip install \"holdfast-lm\[prometheus\]\""):
         PrometheusTracker("127.0.0.1", 0)
+
+
+def test_a_registry_of_the_host_offers_the_figures_of_the_last_run(tmp_path):
+    """They are there beside those of the host, also after the end of the run, until another run begins."""
+    registry = CollectorRegistry(auto_describe=True)
+    Counter("requests", "Of the host.", registry=registry).inc()
+    for name in ("first", "second"):
+        tracker = PrometheusTracker(registry=registry)
+        tracker.begin(replace(described(tmp_path), name=name))
+        tracker.record(3, {"loss": 2.5})
+        tracker.finish(EndState.FINISHED)
+        tracker.close()
+        text = generate_latest(registry).decode()
+        assert value(text, "loss") == 2.5
+        assert value(text, "run_state", state="finished") == 1
+        assert f'run="{name}"' in text
+        assert "requests_total 1.0" in text
+    assert 'run="first"' not in text
+    assert tracker.address is None

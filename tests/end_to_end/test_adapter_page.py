@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support.followed_pages import commands_of, files_of, follow, write_files
+from tests.support.followed_pages import commands_of, files_of, follow, of_reader, write_files
 
 PAGE = "docs/write-an-adapter.md"
 
@@ -35,18 +35,23 @@ def test_the_package_of_the_page_passes_the_suites_and_trains(package, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
     install, test, *others = commands_of(PAGE)
     assert (install, test) == ("pip install -e .", "pytest")
-    for name in ("csv_monitor.py", "zip_source.py"):  # so that those of the installed package are used
+    for name in _modules(files_of(PAGE)):  # so that those of the installed package are used
         (folder / name).unlink()
     found = follow(f"{test} -p no:cacheprovider -W error -n 0 -p no:randomly --rootdir .", folder)
-    assert int(re.search(r"(\d+) passed", found)[1]) >= 30
+    assert int(re.search(r"(\d+) passed", found)[1]) >= 80
     assert "failed" not in found
-    assert len(others) == 3
+    assert len(others) == 5
     for command in others:
         output = follow(command, folder)
         if " doctor " in command:
             assert "error" not in output
-    assert "end: " in " ".join(output.split())
-    assert "finished 20 steps" in output
+        if "run.name=books" in command:
+            assert "finished 20 steps" in output
+    assert "trained 4 steps" in output
+    assert sorted(path.name for path in (folder / "zipped").glob("*.zip")) == ["checkpoint-2.zip", "checkpoint-4.zip"]
+    for name in ("saves.txt", "zipped.txt"):
+        assert [line.split()[0] for line in (folder / name).read_text().splitlines()] == ["2", "4"]
+    assert (folder / "runs/logged/audit.jsonl").stat().st_size
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         steps = [int(step) for step, name, _ in csv.reader(file) if name == "loss"]
     assert steps == sorted(set(steps))
@@ -54,10 +59,65 @@ def test_the_package_of_the_page_passes_the_suites_and_trains(package, monkeypat
 
 
 def test_the_page_has_a_suite_for_each_adapter():
-    """Each adapter of the page has a test file of the page that derives from the suite of its port."""
+    """Each module of the page has a test file, that of an adapter derives from the suite of its port."""
     files = files_of(PAGE)
-    assert "MonitorContract" in files["test_csv_monitor.py"]
-    assert "DataSourceContract" in files["test_zip_source.py"]
+    suites = {
+        "csv_monitor": "Monitor",
+        "zip_source": "DataSource",
+        "zip_store": "StateStore",
+        "logged_store": "StateStore",
+    }
+    assert all(f"({port}Contract)" in files[f"test_{module}.py"] for module, port in suites.items())
     named = re.findall(r'= "(\w+):(\w+)"', files["pyproject.toml"])
-    assert len(named) == 2
-    assert all(f"class {name}(" in files[f"{module}.py"] for module, name in named)
+    assert len(named) == 5
+    assert all(re.search(rf"^(class|def) {name}\(", files[f"{module}.py"], re.MULTILINE) for module, name in named)
+    assert {f"test_{name}" for name in _modules(files)} <= files.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_code_of_the_page_is_typed(tmp_path):
+    """Mypy finds no error in the adapters and their tests with --strict."""
+    pytest.importorskip("mypy")
+    names = [name for name in write_files(PAGE, tmp_path) if name.endswith(".py")]
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}/cache", *names]
+    process = subprocess.run(
+        command, cwd=tmp_path, env=of_reader(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("argument", "is_right"),
+    [
+        ("state_store=MemoryStateStore(Retention(3))", True),
+        ("state_store=lambda inner: ForwardingStateStore(inner)", True),
+        ("state_store=MemoryStateStore", False),
+        ("state_stor=MemoryStateStore(Retention(3))", False),
+        ("data_source=MemoryStateStore(Retention(3))", False),
+    ],
+)
+def test_a_type_checker_knows_the_arguments_of_build(tmp_path, argument, is_right):
+    """A misspelt name, a class in place of an object, and an adapter of another port are errors of types."""
+    pytest.importorskip("mypy")
+    (tmp_path / "host.py").write_text(
+        "from holdfast import TrainSettings, build\n"
+        "from holdfast.adapters.state_store.memory import MemoryStateStore\n"
+        "from holdfast.domain.checkpoints.retention import Retention\n"
+        "from holdfast.ports.forwarding.state_store import ForwardingStateStore\n"
+        f"build(TrainSettings(), {argument})\n"
+    )
+    cache = tmp_path.parent / "types"
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}", "host.py"]
+    process = subprocess.run(
+        command, cwd=tmp_path, env=of_reader(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert (process.returncode == 0) is is_right, process.stdout
+
+
+def _modules(files):
+    """Return the names of the files with the modules of the package."""
+    listed = re.search(r"py-modules = \[(.*)\]", files["pyproject.toml"])[1]
+    return [f"{name}.py" for name in re.findall(r'"(\w+)"', listed)]

@@ -29,6 +29,8 @@ OTHERS = {
     "python make_text.py": "run by test_tutorial.py",
     "python make_texts.py": "run by test_own_text.py",
     "python make_books.py": "run by test_adapter_page.py",
+    "python train_with_log.py run.name=logged run.budget.steps=4 state_store.every=2 data.kind=zip "
+    "data.options.path=books": "run by test_adapter_page.py",
     "python damage.py": "run by test_survive_page.py",
     "HEAD=localhost; export HEAD": "the shell's own",
     "python -m http.server -d build/site": "Python's own",

@@ -18,6 +18,7 @@ import torch
 from examples.sqlite_data_source import SqliteDataSource
 from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.bootstrap import build
 from holdfast.bootstrap.cli.summary import Report
 from holdfast.bootstrap.operations.explain import explain
@@ -36,6 +37,7 @@ from holdfast.domain.events import (
     StepCompleted,
     StopRequested,
 )
+from holdfast.ports.forwarding.state_store import ForwardingStateStore
 from holdfast.ports.monitor import Monitor
 from holdfast.ports.testing.data_source import DataSourceContract
 from tests.support.command_line import ROOT, SAME_RHYTHM, corpus, environment, tiny
@@ -220,6 +222,46 @@ def test_two_runs_on_one_bus_do_not_touch_each_other(home):
     second.run()
     assert {path: path.read_bytes() for path in (home / "first").rglob("*") if path.is_file()} == before
     assert steps == [1, 2, 3, 4]
+
+
+class Counting(ForwardingStateStore):
+    """A wrapper that counts saves."""
+
+    saves = 0
+
+    def save(self, snapshot):
+        """Save, and count."""
+        self.saves += 1
+        return self.inner.save(snapshot)
+
+
+def test_a_wrapped_store_keeps_archive_and_audit(home):
+    """A host that wraps the store of the settings sees each save, and loses nothing that the store inside does."""
+    settings = settings_of(home, "state_store.every=1", SAME_RHYTHM, f"state_store.archive.url={home}/archive")
+    stores = []
+
+    def wrap(inner):
+        stores.append(Counting(inner))
+        return stores[-1]
+
+    run = build(settings, state_store=wrap)
+    assert run.run().step == 4
+    assert [store.saves for store in stores] == [4]
+    assert {path.name for path in (home / "archive/default").glob("checkpoint-*")} >= {"checkpoint-4"}
+    assert "checkpoint-4" in (home / "run/audit.jsonl").read_text()
+    with pytest.raises(ConfigurationError, match=r"state_store\.keep has no effect"):
+        build(settings_of(home, "state_store.keep=1"), state_store=MemoryStateStore(Retention(1)))
+
+
+def test_a_host_begins_a_run_afresh(home):
+    """With ``fresh`` the folder of an earlier run is moved aside, and the run begins at its first step."""
+    build(settings_of(home)).run()
+    said, steps = [], []
+    run = build(settings_of(home), report=said.append, fresh=True)
+    run.subscribe(StepCompleted, lambda event: steps.append(event.progress.step))
+    run.run()
+    assert steps == [1, 2, 3, 4]
+    assert any("the old run is in" in line for line in said)
 
 
 class Stuck(Monitor):

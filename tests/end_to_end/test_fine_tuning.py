@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.application.training.reply import ReplyEnd, chat_prompt, whole_reply
 from holdfast.bootstrap import build
 from holdfast.bootstrap.operations.trained_model import open_trained
-from holdfast.bootstrap.wiring.assembly import Around
+from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.batch import Batch
 from holdfast.domain.training.conversation import ChatMessage, MessageRole

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from holdfast.bootstrap import build
-from holdfast.bootstrap.wiring.assembly import Around
+from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import EvaluationCompleted, StepCompleted
 from tests.support.command_line import ROOT, SAME_RHYTHM, corpus, environment, losses, run_here, tiny

@@ -53,6 +53,64 @@ def test_a_run_is_awaited_and_followed(settings):
     assert late == []
 
 
+def test_asynchronous_callbacks_are_awaited(settings):
+    """Each call of one ends before the next begins, in the order of the steps, and all have ended with the run."""
+
+    async def follow():
+        run, began, ended = build_async(settings("run", 4), is_quiet=True), [], []
+
+        async def receive(progress):
+            assert began == ended
+            began.append(progress.step)
+            await asyncio.sleep(0.05)
+            ended.append(progress.step)
+
+        run.on_progress(receive)
+        await run.run_async()
+        return ended
+
+    assert asyncio.run(follow()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+def test_a_callback_that_fails_is_logged_once(settings, caplog, is_asynchronous):
+    """Its first error is logged with its traceback, the others are not, and the run trains to its end."""
+
+    async def fail_later(*_):
+        await asyncio.sleep(0)
+        msg = "later"
+        raise KeyError(msg)
+
+    def fail(*_):
+        msg = "now"
+        raise KeyError(msg)
+
+    async def follow():
+        run = build_async(settings("run", 3), is_quiet=True)
+        run.on_metrics(fail_later if is_asynchronous else fail)
+        return await run.run_async()
+
+    assert asyncio.run(follow()).step == 3
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert "callback" in record.getMessage()
+    assert record.exc_info[0] is KeyError
+
+
+def test_an_asynchronous_handler_of_the_training_thread_is_refused(settings):
+    """It could never be awaited there, so the run ends before it trains."""
+
+    async def handle(_):
+        pass
+
+    async def follow():
+        run = build_async(settings("run", 3), is_quiet=True)
+        run.run.subscribe(StepCompleted, handle)
+        await run.run_async()
+
+    with pytest.raises(ConfigurationError, match="handle is asynchronous"):
+        asyncio.run(follow())
+
+
 def test_a_cancelled_task_saves_and_stops(settings):
     """Whoever cancels the task that awaits a run gets a checkpoint of the last step, and the next run continues."""
 

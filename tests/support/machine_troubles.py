@@ -148,6 +148,23 @@ def files_of_the_future(tmp_path, monkeypatch):
     return finding
 
 
+@trouble("error", "set TMPDIR to a folder that can be written")
+def torch_without_temporary_files(tmp_path, monkeypatch):
+    failed = "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/']"
+    return named("torch starts", device_checks.judge_devices({"failed": failed}, is_asked_for_gpu=False))
+
+
+@trouble("error", "less busy machine")
+def torch_without_an_answer(tmp_path, monkeypatch):
+    facts = device_checks.probe_torch(settings_of("optimizer.device=cpu"), 0.01)
+    return named("torch starts", device_checks.judge_devices(facts, is_asked_for_gpu=False))
+
+
+@trouble("warning", "pip uninstall holdfast holdfast-lm")
+def former_distribution(tmp_path, monkeypatch):
+    return named("packages", installed_software.check_packages([], {"holdfast": "0.1", "holdfast-lm": "0.2"}.get))
+
+
 @trouble("warning", "build of torch with CUDA")
 def torch_without_cuda(tmp_path, monkeypatch):
     facts = {**FACTS, "torch": "2.13.0+cpu", "cuda": None, "has_cuda": False}

@@ -8,7 +8,7 @@ import sys
 
 from holdfast.bootstrap import build
 from holdfast.bootstrap.process.exit_codes import end_with
-from holdfast.bootstrap.wiring.assembly import Around
+from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import StepCompleted
 from tests.support.encoders import OddIdsEncoder

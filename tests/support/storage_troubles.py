@@ -121,6 +121,11 @@ def small_temporary_folder(tmp_path, monkeypatch):
     return storage_checks.check_temporary(tmp_path, 10e6)
 
 
+@trouble("warning", "create that folder")
+def temporary_files_elsewhere(tmp_path, monkeypatch):
+    return storage_checks.check_temporary(tmp_path, 10e9, str(tmp_path / "away"))
+
+
 @trouble("error", "--shm-size=1g")
 def small_shared_memory(tmp_path, monkeypatch):
     return storage_checks.check_shared_memory(64e6, 4, has_gpu=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.regular_file import check_regular
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -35,6 +37,23 @@ def explain(error: OSError) -> str:
     """Return the system's reason and a remedy, as the end of a sentence."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk")
     return f"{(error.strerror or str(error)).lower()}: {remedy}"
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files; raises ``ConfigurationError`` if there is none that can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise ConfigurationError(without_temporary_folder(error)) from error
+
+
+def without_temporary_folder(error: FileNotFoundError) -> str:
+    """Return a sentence on the ``error`` of Python that no folder for temporary files can be written."""
+    tried = str(error).rpartition("[")[2].rstrip("]").replace("'", "")
+    return (
+        f"there is no folder for temporary files that can be written (tried {tried}): set the environment variable "
+        "TMPDIR to one that exists"
+    )
 
 
 _BLOCK = 1 << 20

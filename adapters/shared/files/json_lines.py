@@ -54,7 +54,7 @@ class JsonLines:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add ``record`` as the last line; missing folders are created."""
-        line = _encode(record)
+        line = encode_record(record)
         if self._waiting and self._waiting_bytes + len(line) > self._most_waiting:
             self._write_waiting()
             if self._waiting:
@@ -167,7 +167,8 @@ def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
-def _encode(record: Mapping[str, object]) -> bytes:
+def encode_record(record: Mapping[str, object]) -> bytes:
+    """Return ``record`` as a line of JSON, in ASCII; NaN and the infinities are strings."""
     try:
         text = _ENCODER.encode(record)
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _READABLE = 48
+_NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -66,7 +68,8 @@ def storing(what: str, where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"{what} cannot be stored in {where}, {explain(error)}; complete data there is unchanged"
+        other = " or choose another folder with run.cache_dir" if error.errno in _NOT_WRITABLE else ""
+        msg = f"{what} cannot be stored in {where}, {explain(error)}{other}; complete data there is unchanged"
         raise StateError(msg) from error
 
 

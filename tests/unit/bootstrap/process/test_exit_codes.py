@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,15 @@ def test_a_limit_of_the_system_is_one_sentence(error, remedy, capsys):
     assert guarded(command) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(remedy, line)
+
+
+def test_a_machine_without_temporary_files_is_one_sentence(monkeypatch, capsys):
+    """Where no folder for temporary files can be written, a command names the folders it tried and the variable."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/away", "/gone"])
+    assert guarded(lambda: len(tempfile.mkdtemp())) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"temporary files .*\(tried /away, /gone\): set .*TMPDIR", line)
 
 
 def test_a_note_of_another_package_is_no_place(tmp_path, capsys):

@@ -22,7 +22,8 @@ from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, Faul
 from holdfast.bootstrap.verification.faults import Fault, WorkerDied, faults_of
 from holdfast.bootstrap.verification.s3_outage import busy
 from holdfast.bootstrap.verification.short_run import ShortRun
-from holdfast.bootstrap.wiring.assembly import Around, assemble
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.configs.sections.recovery import HealthSettings
 from holdfast.configs.sections.state_store import MemoryStateStoreSettings
 from holdfast.configs.settings import TrainSettings

@@ -27,7 +27,7 @@ def test_what_is_kept_and_what_goes(stored, rules, data):
     assert list(expired) == sorted(set(expired))
     for step, found in stored.items():
         others = {other: its for other, its in stored.items() if other != step}
-        is_new = sum(other > step for other in others) < rules.newest
+        is_new = sum(other > step for other in others) < rules.keep
         is_milestone = rules.every > 0 and step % rules.every == 0
         loss = found.evaluation_loss
         losses = {other: its.evaluation_loss for other, its in others.items() if its.evaluation_loss is not None}

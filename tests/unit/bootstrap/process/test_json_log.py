@@ -1,0 +1,97 @@
+"""The log of a run as JSON lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import threading
+
+from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.bootstrap.process.json_log import JsonLog, LoggedFigures, _PrintedLines
+from holdfast.configs.secret_masking import mask_text
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.events import CheckpointFailed, StepCompleted
+from holdfast.domain.training.progress import Progress
+
+
+def written(stream, log):
+    log.flush()
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_one_line_with_its_sentence():
+    """The sentence on an event that a handler reports after it is not written again, any other message is."""
+    stream, bus = io.StringIO(), MemoryEventBus()
+    log = JsonLog(stream)
+    log.listening(bus)
+    sentence = "step 5 · NOT SAVED, training continues and the next save tries again: no room in s3://me:hunter2@bucket"
+    bus.publish(CheckpointFailed(Progress(step=5), SaveReason.PERIODIC, "no room in s3://me:hunter2@bucket"))
+    log.say(mask_text(sentence))
+    log.say("another line")
+    records = written(stream, log)
+    assert [record["event"] for record in records] == ["CheckpointFailed", "message"]
+    assert (records[0]["step"], records[0]["level"]) == (5, "warning")
+    assert records[1]["message"] == "another line"
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_figures_that_json_does_not_know_are_strings():
+    """NaN and the infinities are strings, as in metrics.jsonl, and a number stays a number."""
+    stream = io.StringIO()
+    log = JsonLog(stream)
+    LoggedFigures(log).record(3, {"loss": math.nan, "lr": math.inf, "tokens": 7})
+    (record,) = written(stream, log)
+    assert record["metrics"] == {"loss": "NaN", "lr": "Infinity", "tokens": 7}
+    assert record["step"] == 3
+
+
+def test_printed_lines_are_messages_of_a_level():
+    """What print writes is one message, whatever its lines; its beginning says the level."""
+    stream = io.StringIO()
+    log = JsonLog(stream)
+    lines = _PrintedLines(log, stream)
+    print("one\ntwo", file=lines)
+    print("error: three", file=lines)
+    print("warning: four", file=lines)
+    print(file=lines)
+    found = [(record["level"], record["message"]) for record in written(stream, log)]
+    assert found == [("info", "one\ntwo"), ("error", "three"), ("warning", "four")]
+
+
+def test_a_quiet_log_has_problems_and_the_result():
+    """With --quiet, lines of the level info are left out, but for the result."""
+    stream = io.StringIO()
+    log = JsonLog(stream, is_quiet=True)
+    log.say("all is well")
+    log.say("warning: it is not")
+    log.write("result", {"state": "failed"})
+    assert [record["event"] for record in written(stream, log)] == ["message", "result"]
+
+
+def test_a_slow_reader_does_not_hold_up_who_writes():
+    """While nothing is read, lines wait, the oldest are dropped, and a line says how many."""
+    may_write = threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text):
+            may_write.wait(60)
+            return super().write(text)
+
+    stream = Slow()
+    log = JsonLog(stream)
+    for number in range(25_000):
+        log.write("metrics", {"step": number})
+    may_write.set()
+    records = written(stream, log)
+    assert records[-1]["step"] == 24_999
+    (told,) = [record for record in records if record["event"] == "message"]
+    assert int(told["message"].split()[0]) == 25_000 - (len(records) - 1) > 0
+
+
+def test_steps_are_among_the_metrics_only():
+    """No line repeats a step that has a line of metrics."""
+    stream = io.StringIO()
+    log = JsonLog(stream)
+    log.on_event(StepCompleted.__new__(StepCompleted))
+    assert written(stream, log) == []
