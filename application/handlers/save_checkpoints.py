@@ -1,35 +1,83 @@
-"""Asks for checkpoints: at regular steps, at a stop and after a failure."""
+"""Asks for checkpoints: at regular steps and times, at a stop and after a failure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import time
+from typing import TYPE_CHECKING, Any, final
 
 from holdfast.domain.commands import SaveCheckpoint, SaveReason
+from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted
 from holdfast.domain.resources.knobs import Knob
-from holdfast.domain.training.cadence import Cadence
+from holdfast.domain.training.cadence import Cadence, SaveCost, seconds_between_saves
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.inbox import Inbox
-    from holdfast.domain.events import ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
+    from holdfast.domain.events import Event, ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
     from holdfast.domain.training.budget import Budget
     from holdfast.ports.process_group import ProcessGroup
 
 
 @final
-class SaveOnCadence:
-    """Asks for a checkpoint when one is due and at the end of the budget; the cadence may change during the run."""
+class SaveTimer:
+    """Says when the last checkpoint is as old as ``seconds_between_saves`` allows, by the ``clock`` of this process.
 
-    def __init__(self, cadence: Cadence, budget: Budget, inbox: Inbox) -> None:
+    ``between_failures`` are the mean seconds between failures of the run, None if it had none.
+    """
+
+    def __init__(self, *, between_failures: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._between_failures = between_failures
+        self._clock = clock
+        self._began = self._last = clock()
+        self._cost = SaveCost()
+        self._is_saving = False
+
+    def subscriptions(self) -> list[tuple[type[Event], Callable[[Any], object]]]:
+        """Return the events that this answers, with the method for each."""
+        ends = [(kind, self.on_end_of_save) for kind in (CheckpointSaved, CheckpointFailed)]
+        return [(RunStarted, self.on_start), (CheckpointStarted, self.on_save), *ends]
+
+    def on_start(self, _: RunStarted) -> None:
+        """Count from the start of training on."""
+        self._began = self._last = self._clock()
+
+    def on_save(self, _: CheckpointStarted) -> None:
+        """Count from the beginning of each save on, whoever asked for it."""
+        self._last, self._is_saving = self._clock(), True
+
+    def on_end_of_save(self, event: CheckpointSaved | CheckpointFailed) -> None:
+        """Adopt the cost of a save that succeeded."""
+        self._is_saving = False
+        if isinstance(event, CheckpointSaved):
+            self._cost = SaveCost(event.stall_seconds, event.seconds)
+
+    def is_due(self) -> bool:
+        """Return whether a checkpoint is due; never while one is being written."""
+        now = self._clock()
+        allowed = seconds_between_saves(now - self._began, self._cost, self._between_failures)
+        return not self._is_saving and now - self._last >= allowed
+
+
+@final
+class SaveOnCadence:
+    """Asks for a checkpoint when one is due and at the end of the budget; the cadence may change during the run.
+
+    With a ``timer`` checkpoints are due by time too: with several ranks the first one has it, and all follow.
+    """
+
+    def __init__(self, cadence: Cadence, budget: Budget, inbox: Inbox, timer: SaveTimer | None = None) -> None:
         self._cadence = cadence
         self._budget = budget
         self._inbox = inbox
+        self._timer = timer
 
     def __call__(self, event: StepCompleted) -> None:
         """Answer ``event``."""
         if self._budget.is_spent_by(event.progress):
             self._inbox.post(SaveCheckpoint(SaveReason.FINAL))
-        elif self._cadence.is_due(event.progress.step):
+        elif self._cadence.is_due(event.progress.step) or (self._timer is not None and self._timer.is_due()):
             self._inbox.post(SaveCheckpoint())
 
     def on_adjusted(self, event: ResourcesAdjusted) -> None:

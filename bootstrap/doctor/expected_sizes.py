@@ -45,7 +45,7 @@ def most_checkpoints(settings: TrainSettings, rules: RetentionSettings | Archive
         return rules.keep + rules.keep_best + 1
     kept = num_checkpoints_kept(
         steps,
-        every=settings.state_store.every,
+        every=settings.state_store.every_steps,
         newest=rules.keep,
         keep_every=rules.keep_every,
         best=rules.keep_best,

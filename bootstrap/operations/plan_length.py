@@ -18,7 +18,7 @@ _SECONDS_A_MINUTE = 60.0
 
 def cadence_of(settings: TrainSettings) -> dict[str, int]:
     """Return the numbers of steps between two evaluations and between two checkpoints."""
-    return {"evaluation_every": settings.evaluation.every, "save_every": settings.state_store.every}
+    return {"evaluation_every": settings.evaluation.every, "save_every": settings.state_store.every_steps}
 
 
 def planned_steps(

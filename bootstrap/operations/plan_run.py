@@ -232,7 +232,7 @@ def _disk(
 ) -> dict[str, Any]:
     store = settings.state_store
     kept = num_checkpoints_kept(
-        steps, every=store.every, newest=store.keep, keep_every=store.keep_every, best=store.keep_best
+        steps, every=store.every_steps, newest=store.keep, keep_every=store.keep_every, best=store.keep_best
     )
     return {
         "token_bytes": known["token_bytes"],

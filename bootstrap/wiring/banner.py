@@ -60,6 +60,7 @@ def _facts(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> Iterato
     yield "step", f"{rows_a_step} x {length} = {tokens:,} tokens, micro-batches of {rows}"
     yield from _data(parts, tokens)
     chosen = {name: entry["value"] for name, entry in decided.items()} | dict(parts.model.hardware)
+    chosen["state_store.every"] = f"{settings.state_store.every_steps} steps or 10 s to 10 min"
     plain = dump_settings(settings)
     if automatic := [
         f"{name}={value}" for name, value in chosen.items() if _at(plain, name) in ("auto", None, *_size(name, value))

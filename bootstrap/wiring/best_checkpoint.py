@@ -62,16 +62,16 @@ def limit_of_best(settings: TrainSettings, *, has_documents: bool) -> str | None
 
     A checkpoint can be the best only if its step was evaluated. Early stopping saves at each best evaluation by itself.
     """
-    store, every = settings.state_store, settings.evaluation.every
+    store, saves, every = settings.state_store, settings.state_store.every_steps, settings.evaluation.every
     if not (store.keep_best or (store.archive is not None and store.archive.keep_best)):
         return None
     if not has_documents:
         return "keep_best has no effect, as nothing is evaluated: set data.holdout or evaluation.sets"
-    if settings.recovery.early_stopping.rule is not None or not (store.every and every) or store.every % every == 0:
+    if settings.recovery.early_stopping.rule is not None or not (saves and every) or saves % every == 0:
         return None
     return (
-        f"keep_best chooses among checkpoints whose step was evaluated: with state_store.every={store.every} and "
-        f"evaluation.every={every} these are the multiples of {math.lcm(store.every, every):,} and the end of the run; "
+        f"keep_best chooses among checkpoints whose step was evaluated: with state_store.every={saves} and "
+        f"evaluation.every={every} these are the multiples of {math.lcm(saves, every):,} and the end of the run; "
         "let evaluation.every divide state_store.every to choose among all"
     )
 

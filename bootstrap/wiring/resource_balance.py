@@ -76,6 +76,10 @@ def knobs_of(parts: RunParts) -> Knobs:
 
 def _saving(store: RetentionSettings) -> dict[Knob, KnobSetting]:
     """Return the interval of checkpoints as a knob, unless a change would skip checkpoints that must be kept."""
-    if not store.every or store.keep_every or store.keep_best:
+    if not store.every_steps or store.keep_every or store.keep_best:
         return {}
-    return {Knob.SAVE_EVERY: KnobSetting(store.every, store.every, store.every, store.every * _LONGEST)}
+    return {
+        Knob.SAVE_EVERY: KnobSetting(
+            store.every_steps, store.every_steps, store.every_steps, store.every_steps * _LONGEST
+        )
+    }

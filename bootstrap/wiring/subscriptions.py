@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.await_verdicts import AwaitVerdicts
 from holdfast.application.handlers.control_files import ControlFiles
 from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
@@ -27,6 +28,7 @@ from holdfast.application.handlers.save_checkpoints import (
     SaveOnCadence,
     SaveOnFailure,
     SaveOnStop,
+    SaveTimer,
 )
 from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
 from holdfast.application.handlers.show_saves import ShowSaves
@@ -257,22 +259,33 @@ def _balance(parts: RunParts) -> list[Subscription]:
 def _roll_back(parts: RunParts) -> list[Subscription]:
     settings, inbox = parts.settings, parts.opened.inbox
     health = settings.recovery.health
-    returns = RollBackPlanner(settings.state_store.every, health.max_rollbacks)
+    returns = RollBackPlanner(settings.state_store.every_steps, health.max_rollbacks)
     handlers: list[Callable[[Any], object]] = [RollBackOnDrops(health.nonfinite_limit, returns, inbox)]
     if health.spike:
         policy = SpikePolicy(health.window, health.spike_zscore, health.spike_min_rise, health.spike_steps)
         handlers.append(RollBackOnSpike(policy, returns, inbox))
     most_bad = max(health.nonfinite_limit, health.spike_steps)
-    keep = ProtectRollBackTarget(most_bad, settings.state_store.every, parts.opened.state_store)
+    keep = ProtectRollBackTarget(most_bad, settings.state_store.every_steps, parts.opened.state_store)
     return [(CheckpointStarted, keep), *((kind, answer) for kind in (RunStarted, StepCompleted) for answer in handlers)]
 
 
 def _save(parts: RunParts) -> list[Subscription]:
     inbox = parts.opened.inbox
-    save = SaveOnCadence(Cadence(parts.settings.state_store.every), parts.opened.budget, inbox)
+    timer = _save_timer(parts)
+    save = SaveOnCadence(Cadence(parts.settings.state_store.every_steps), parts.opened.budget, inbox, timer)
     show = _show_saves(parts)
     shown = [(kind, show) for kind in ShowSaves.EVENTS]
-    return [*shown, *_roll_back(parts), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
+    timed = [] if timer is None else timer.subscriptions()
+    return [*shown, *_roll_back(parts), *timed, (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
+
+
+def _save_timer(parts: RunParts) -> SaveTimer | None:
+    if parts.settings.state_store.every != "auto" or parts.opened.process_group.rank:
+        return None
+    lived = [
+        death["seconds"] for death in JsonLines(RunLayout(parts.host.directory).restarts).read() if "seconds" in death
+    ]
+    return SaveTimer(between_failures=sum(lived) / len(lived) if lived else None)
 
 
 def _show_saves(parts: RunParts) -> ShowSaves:

@@ -55,12 +55,19 @@ class EncryptionSettings(KeySettings):
     )
 
 
+AUTO_STEPS = 100
+"""The steps between two checkpoints with ``every=auto``, beside those by time; a roll-back goes to one of these."""
+
+
 class RetentionSettings(Section):
     """Settings that all state stores share: frequency of saves, and retention."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
-    every: Natural = Field(
-        default=100, description="Steps between two checkpoints; 0 saves only at the end of the run and on request."
+    every: Natural | Literal["auto"] = Field(
+        default="auto",
+        description="Steps between two checkpoints; 0 saves only at the end of the run and on request. auto saves each "
+        f"{AUTO_STEPS} steps and by time: each 10 seconds at first, each 10 minutes of a long run, less often where "
+        "saves are expensive.",
     )
     background: Flag = Field(
         default=True,
@@ -80,6 +87,11 @@ class RetentionSettings(Section):
     keep_every: EverySteps = 0
     keep_hours: EveryHours = 0.0
     keep_best: Best = 0
+
+    @property
+    def every_steps(self) -> int:
+        """Return the steps between two checkpoints to which a run may roll back, 0 if no step is one."""
+        return AUTO_STEPS if self.every == "auto" else self.every
 
 
 class ArchiveSettings(Section):

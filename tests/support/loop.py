@@ -20,7 +20,7 @@ from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from holdfast.application.handlers.roll_back import ProtectRollBackTarget
-from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop, SaveTimer
 from holdfast.application.handlers.stop_early import StopWithoutImprovement
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
@@ -131,6 +131,7 @@ class Loop:
     grace: GracePeriod = GracePeriod()  # noqa: RUF009  frozen
     max_rows: int | None = None
     save_every: int = 0
+    save_timer: SaveTimer | None = None
     evaluate_every: int = 0
     evaluate_at_start: bool = False
     early_stopping: EarlyStopping | None = None
@@ -193,7 +194,10 @@ class Loop:
             self.bus.subscribe(EvaluationCompleted, stop.on_evaluation)
         if self.early_stopping:
             self.bus.subscribe(CheckpointStarted, ProtectRollBackTarget(3, self.save_every, self.store))
-        self.bus.subscribe(StepCompleted, SaveOnCadence(Cadence(self.save_every), self.budget, self.inbox))
+        for kind, handler in [] if self.save_timer is None else self.save_timer.subscriptions():
+            self.bus.subscribe(kind, handler)
+        save = SaveOnCadence(Cadence(self.save_every), self.budget, self.inbox, self.save_timer)
+        self.bus.subscribe(StepCompleted, save)
         self.kept = []
         policy = MicroBatchPolicy(self.micro_batch, self.plan.rows, grow_after=self.grow_after)
         known = self.known or MicroBatchState(self.micro_batch)

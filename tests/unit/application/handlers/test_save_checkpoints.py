@@ -1,15 +1,20 @@
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from holdfast.adapters.process_group.memory import MemoryProcessGroup
-from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop, SaveTimer
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SaveCheckpoint, SaveReason
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.events import (
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointStarted,
     ResourcesAdjusted,
     RunFailed,
+    RunStarted,
     StopRequested,
 )
 from holdfast.domain.resources.knobs import Knob
@@ -37,6 +42,49 @@ def test_checkpoints_follow_the_rhythm_that_a_run_can_afford():
     assert orders(handler, inbox, map(at, range(1, 5))) == [[], [SaveCheckpoint()], [], [SaveCheckpoint()]]
     handler.on_adjusted(ResourcesAdjusted(PROGRESS, Knob.SAVE_EVERY, 2, 4, "why"))
     assert orders(handler, inbox, map(at, range(5, 9))) == [[], [], [], [SaveCheckpoint()]]
+
+
+class Clock:
+    """A clock that stands still unless it is set."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_checkpoints_are_due_by_time_too():
+    """A save is ordered ten seconds after the last began, not while one is written, and rarely if it was expensive."""
+    inbox, clock = Inbox(), Clock()
+    timer = SaveTimer(clock=clock)
+    save = SaveOnCadence(Cadence(100), Budget(steps=1000), inbox, timer)
+
+    def ordered(seconds, step=1):
+        clock.now = seconds
+        save(at(step))
+        return bool(inbox.drain())
+
+    clock.now = 50.0
+    timer.on_start(RunStarted(PROGRESS))
+    assert [ordered(second) for second in (50, 59, 60)] == [False, False, True]
+    timer.on_save(CheckpointStarted(PROGRESS, SaveReason.PERIODIC))
+    assert [ordered(second) for second in (61, 75)] == [False, False]
+    timer.on_end_of_save(CheckpointSaved(PROGRESS, "there", SaveReason.PERIODIC, 4.0, 0.5))
+    assert [ordered(second) for second in (100, 109, 110)] == [False, False, True]
+    assert ordered(100, step=100)
+    timer.on_save(CheckpointStarted(PROGRESS, SaveReason.PERIODIC))
+    timer.on_end_of_save(CheckpointFailed(PROGRESS, SaveReason.PERIODIC, "no space"))
+    assert [ordered(second) for second in (149, 150)] == [False, True]
+
+
+def test_saves_by_time_change_no_result():
+    """A run that saves after each step ends as one that saves at its end only, and keeps the steps to roll back to."""
+    ticks = itertools.count(0, 100)
+    often = Loop(save_every=3, save_timer=SaveTimer(clock=lambda: next(ticks)))
+    rarely = Loop()
+    assert often.run() == rarely.run()
+    assert len(often.published(CheckpointSaved)) > len(rarely.published(CheckpointSaved)) + 2
+    assert often.state == rarely.state
 
 
 @pytest.mark.parametrize(("signal", "reason"), [(None, SaveReason.FINAL), (15, SaveReason.PREEMPT)])
