@@ -391,14 +391,13 @@ def test_secrets_in_an_error_do_not_reach_the_events(home):
     assert "hunter2secret" not in recorded + "".join(said)
 
 
-def test_finite_data_end_with_an_evaluation_and_a_checkpoint(home, capsys):
+def test_finite_data_end_with_an_evaluation_and_a_checkpoint(home):
     """When the data end before the budget, the model is evaluated and saved, and all say that the run has finished."""
     bus = MemoryEventBus()
     run = build(settings_of(home, "data.epochs=1", "run.budget.steps=1000", "evaluation.every=0"), event_bus=bus)
     report = Report(run, is_quiet=True)
     progress = run.run()
-    report.print_json(progress)
-    figures = json.loads(capsys.readouterr().out)
+    figures = report.as_data(progress)
     last = progress.step
     assert (figures["state"], figures["end"]) == ("finished", f"finished after step {last} of 1,000: the data ended")
     assert " · finished · " in explain(home / "run").splitlines()[0]

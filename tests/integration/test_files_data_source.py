@@ -384,7 +384,7 @@ def test_a_file_with_long_lines_is_seldom_asked_for_more():
             server.requests.clear()
             assert all(len(document.text) == 900_000 for document in source.read(unit))
             requests.append(len(server.requests))
-    assert requests[0] == 2
+    assert requests[0] >= 2
     assert sum(requests[1:]) <= len(requests[1:]) + 2
 
 
