@@ -62,7 +62,7 @@ def test_a_full_disk_leaves_no_folder(failing, home, form):
             assert files_of(place / OUT) == expected
         else:
             assert outcome["code"] == 4, told
-            assert "No space left" in told
+            assert "no space left on device: free some space" in told
             # where the last sync fails, such a disk refuses to take the name of the whole folder back
             assert not (place / OUT).exists() or files_of(place / OUT) == expected
 
