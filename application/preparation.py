@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar, final
 
 from holdfast.application.data.prefetch import Prefetch
-from holdfast.domain.commands import StopRun
+from holdfast.domain.commands import from_json, to_json
 from holdfast.domain.events import PreparationEnded, PreparationProgressed, PreparationStarted
 from holdfast.domain.phase import Amount
 
@@ -165,10 +166,10 @@ class Preparation:
         if self._group is None:
             return False
         own = self._inbox.first_stop
-        reasons = self._group.gather("" if own is None else own.reason or "a rank is to stop")
-        if own is None and any(reasons):
-            self._inbox.post(StopRun(next(filter(None, reasons))))
-        return any(reasons)
+        told = self._group.gather("" if own is None else json.dumps(to_json(own)))
+        if own is None and any(told):
+            self._inbox.post(from_json(json.loads(next(filter(None, told)))))
+        return any(told)
 
     def _publish_progress(self, phase: PreparationPhase) -> None:
         now, (activity, part) = self._clock(), self._shown

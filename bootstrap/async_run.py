@@ -68,15 +68,15 @@ class AsyncRun:
         training = self._loop.run_in_executor(thread, self._train)
         thread.shutdown(wait=False)
         try:
-            progress = await asyncio.shield(training)
+            return await asyncio.shield(training)
         except asyncio.CancelledError:
             self.run.request_stop("the task that awaits the run was cancelled")
             await asyncio.wait([training])
             if (error := training.exception()) is not None:
                 raise error from None
             raise
-        await self._end_callbacks()
-        return progress
+        finally:
+            await self._end_callbacks()
 
     def events(self, *kinds: type[E], backlog: int = LONGEST_BACKLOG) -> EventStream[E]:
         """Return a stream of the events of ``kinds`` from now on, of all events if none is named; callable any time.
@@ -169,15 +169,27 @@ class _Callback:
                     self.task = asyncio.get_running_loop().create_task(self._wait(returned))
 
     async def _wait(self, returned: Awaitable[object]) -> None:
-        with self._logged():
-            await returned
-        self._next()
+        try:
+            with self._logged():
+                await returned
+        finally:
+            if self._is_cancelled:
+                self._waiting.clear()
+            self._next()
+
+    @property
+    def _is_cancelled(self) -> bool:
+        """Return whether the current task is that of a call, and was cancelled from outside, as when its loop ends."""
+        task = asyncio.current_task()
+        return task is not None and task is self.task and task.cancelling() > 0
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
         try:
             yield
-        except Exception:  # noqa: BLE001  training goes on whatever a callback raises
+        except (Exception, asyncio.CancelledError):  # training goes on whatever a callback raises
+            if self._is_cancelled:
+                raise
             if not self._has_failed:
                 _log.exception("a callback of the run failed; its later errors are not logged")
             self._has_failed = True

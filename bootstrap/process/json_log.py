@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Condition, Thread
@@ -19,12 +20,13 @@ from holdfast.adapters.monitor.console_style import is_problem
 from holdfast.adapters.shared.files.json_lines import encode_record
 from holdfast.application.handlers.log_events import sentence_of
 from holdfast.application.handlers.record_events import record_of
+from holdfast.bootstrap.process.log_settings import configure_logging
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.events import Event, RunFailed, StepCompleted
 from holdfast.ports.monitor import Monitor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import MutableMapping
     from typing import TextIO
 
     from holdfast.ports.event_bus import EventBus
@@ -56,10 +58,10 @@ class JsonLog:
         self._sentence: str | None = None
 
     def write(self, event: str, fields: Mapping[str, Any], *, level: str = "info") -> None:
-        """Write a line of ``level`` with ``fields``; secrets are masked."""
+        """Write a line of ``level`` with ``fields``; secrets are masked, and what JSON does not know is text."""
         if self._is_quiet and level == "info" and event != "result":
             return
-        line = encode_record(_head(event, level) | mask(dict(fields)))
+        line = encode_record(_head(event, level) | mask(_plain(fields)))
         with self._change:
             self._dropped += len(self._lines) == _MOST_WAITING
             self._lines.append(line)
@@ -192,9 +194,19 @@ def log_as_json(*, is_quiet: bool) -> JsonLog:
             log.say(event, None if level == "info" else level)
         raise structlog.DropEvent
 
-    structlog.configure(processors=[receive], cache_logger_on_first_use=False)
+    configure_logging()
+    structlog.configure(processors=[structlog.processors.format_exc_info, receive])
     atexit.register(log.flush)
     return log
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` as JSON has it: a plug-in or a library may log anything."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _head(event: str, level: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import getattr_static, signature
@@ -140,7 +141,9 @@ def brings_model(overrides: Mapping[str, Any]) -> bool:
 
 def _is_wrapper(name: str, part: Any) -> bool:
     if isinstance(part, type):
-        return next(iter(signature(part).parameters), None) == _INNER
+        with suppress(ValueError):  # a class of Python itself may have no signature
+            return next(iter(signature(part).parameters), None) == _INNER
+        return False
     return isinstance(part, Around) or (callable(part) and not _fits(name, part))
 
 

@@ -125,8 +125,9 @@ def subscribe_all(parts: RunParts, opened: OpenHandlers, own: Sequence[Subscript
 def connect(bus: EventBus, chosen: Sequence[Subscription], stack: ExitStack) -> None:
     """Subscribe the handlers of ``chosen`` in their order, until ``stack`` ends."""
     for _, handler in chosen:
-        if iscoroutinefunction(handler):
-            msg = f"{handler.__name__} is asynchronous, and handlers of a run are called in its thread: use build_async"
+        if iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__):
+            name = getattr(handler, "__name__", type(handler).__name__)
+            msg = f"{name} is asynchronous, and handlers of a run are called in its thread: use build_async"
             raise ConfigurationError(msg)
     for kind, handler in chosen:  # ended with the run: a bus of the host program may serve another one
         stack.callback(bus.subscribe(kind, handler))

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -96,18 +97,71 @@ def test_a_callback_that_fails_is_logged_once(settings, caplog, is_asynchronous)
     assert record.exc_info[0] is KeyError
 
 
-def test_an_asynchronous_handler_of_the_training_thread_is_refused(settings):
-    """It could never be awaited there, so the run ends before it trains."""
+def test_a_callback_that_is_cancelled_is_one_that_failed(settings, caplog):
+    """What it awaits may be cancelled: its later calls are made, and the run ends."""
 
-    async def handle(_):
+    async def follow():
+        run, called = build_async(settings("run", 3), is_quiet=True), []
+
+        async def receive(progress):
+            called.append(progress.step)
+            cancelled = asyncio.get_running_loop().create_future()
+            cancelled.cancel()
+            await cancelled
+
+        run.on_progress(receive)
+        return (await asyncio.wait_for(run.run_async(), 300)).step, called
+
+    assert asyncio.run(follow()) == (3, [1, 2, 3])
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [asyncio.CancelledError]
+
+
+def test_callbacks_end_with_a_run_that_fails(settings):
+    """The error of a run is raised once its callbacks have ended."""
+
+    async def follow():
+        run, ended = build_async(settings("run", 3), is_quiet=True), []
+
+        async def receive(progress):
+            await asyncio.sleep(0.3)
+            ended.append(progress.step)
+
+        class Panic(BaseException):
+            pass
+
+        def fail(_):
+            raise Panic
+
+        run.on_progress(receive)
+        run.run.subscribe(StepCompleted, fail)
+        with pytest.raises(Panic):
+            await run.run_async()
+        return ended
+
+    assert asyncio.run(follow()) == [1]
+
+
+class _Handler:
+    async def __call__(self, _):
         pass
+
+
+async def _handle(_place, _event):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "name"), [(_handle, "_handle"), (partial(_handle, 1), "partial"), (_Handler(), "_Handler")]
+)
+def test_an_asynchronous_handler_of_the_training_thread_is_refused(settings, handler, name):
+    """It could never be awaited there, so the run ends before it trains."""
 
     async def follow():
         run = build_async(settings("run", 3), is_quiet=True)
-        run.run.subscribe(StepCompleted, handle)
+        run.run.subscribe(StepCompleted, handler)
         await run.run_async()
 
-    with pytest.raises(ConfigurationError, match="handle is asynchronous"):
+    with pytest.raises(ConfigurationError, match=f"^{name} is asynchronous"):
         asyncio.run(follow())
 
 

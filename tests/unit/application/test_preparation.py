@@ -14,7 +14,7 @@ from holdfast.domain.commands import StopRun
 from holdfast.domain.events import PreparationEnded, PreparationProgressed, PreparationStarted
 from holdfast.domain.phase import Amount, PreparationPhase
 
-STOP = StopRun("the service shuts down")
+STOP = StopRun("the service shuts down", 15)
 
 
 class World:
@@ -135,10 +135,10 @@ def test_a_stop_on_one_rank_ends_all(stopping):
             world.inbox.post(STOP)
         with pytest.raises(PreparationStopped):
             world.preparation.in_turns(partial(in_turns, group), work)
-        return world.inbox.first_stop.reason
+        return world.inbox.first_stop
 
     with ThreadPoolExecutor(3) as threads:
-        assert [*threads.map(rank, MemoryProcessGroup.linked(3))] == [STOP.reason] * 3
+        assert [*threads.map(rank, MemoryProcessGroup.linked(3))] == [STOP] * 3
     assert worked == ([0] if stopping else [])
 
 

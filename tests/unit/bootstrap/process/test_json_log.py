@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
 import math
+import sys
 import threading
+from pathlib import Path
+
+import pytest
+import structlog
 
 from holdfast.adapters.event_bus.memory import MemoryEventBus
-from holdfast.bootstrap.process.json_log import JsonLog, LoggedFigures, _PrintedLines
+from holdfast.bootstrap.process.json_log import JsonLog, LoggedFigures, _PrintedLines, log_as_json
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.events import CheckpointFailed, StepCompleted
@@ -95,3 +101,31 @@ def test_steps_are_among_the_metrics_only():
     log = JsonLog(stream)
     log.on_event(StepCompleted.__new__(StepCompleted))
     assert written(stream, log) == []
+
+
+@pytest.fixture
+def standard_log(monkeypatch):
+    """Yield the standard output of a process and its log."""
+    stream, before = io.StringIO(), structlog.get_config()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    log = log_as_json(is_quiet=False)
+    yield stream, log
+    atexit.unregister(log.flush)
+    structlog.configure(**before)
+
+
+def test_what_a_library_logs_is_one_line_whatever_it_holds(standard_log):
+    """Values that JSON does not know are text, a secret in a tuple is masked, and an error has its traceback."""
+    stream, log = standard_log
+    structlog.get_logger().debug("left out", number=1)
+    structlog.get_logger().info("seen", place=Path("a/b"), sources=("s3://me:hunter2@bucket", {2}))
+    try:
+        {}["missing"]
+    except KeyError:
+        structlog.get_logger().exception("broken", number=1)
+    seen, broken = written(stream, log)
+    assert (seen["event"], seen["place"], seen["sources"][1]) == ("seen", "a/b", "{2}")
+    assert "hunter2" not in stream.getvalue()
+    assert (broken["level"], broken["number"]) == ("error", 1)
+    assert broken["exception"].endswith("KeyError: 'missing'")

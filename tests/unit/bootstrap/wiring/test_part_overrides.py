@@ -35,6 +35,7 @@ def container_of(settings, folder, **overrides):
             {"state_store": MemoryStateStore},
             r"is the class MemoryStateStore, not an object: .*MemoryStateStore\(\.\.\.\)",
         ),
+        ({"state_store": dict}, "is the class dict, not an object"),
         ({"event_bus": object()}, "event_bus is of the type object, which is no EventBus: it lacks publish, subscribe"),
         ({"state_store": None}, "state_store is of the type NoneType"),
         ({"ledger": lambda inner: inner}, "there is no ledger to wrap"),
