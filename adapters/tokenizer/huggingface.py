@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from copy import copy
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 import numpy as np
@@ -30,10 +29,12 @@ from holdfast.adapters.tokenizer.document_frame import (
 )
 from holdfast.adapters.tokenizer.model_tokenizer import TokenizerSource, parts_of, parts_of_file, published_parts
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, SurroundsDocuments, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -108,7 +109,7 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         ``follows_model`` says that the user chose the model and not a tokenizer, for messages. Raises
         ``ConfigurationError`` if the tokenizer does not exist or cannot be loaded.
         """
-        file = _own_file(Path(path).expanduser())
+        file = _own_file(expanded(path))
         _check_exists(file, path, follows_model=follows_model)
         if file.is_file():
             parts = parts_of_file(file, path)

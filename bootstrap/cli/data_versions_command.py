@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command
 from holdfast.bootstrap.process.exit_codes import ExitCode
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     import argparse
@@ -74,4 +75,4 @@ def caches_of(options: argparse.Namespace) -> list[Path]:
     """Return the token caches to look for versions in."""
     from holdfast.bootstrap.operations.dataset_versions import usual_caches
 
-    return usual_caches() if options.cache is None else [options.cache.expanduser()]
+    return usual_caches() if options.cache is None else [expanded(options.cache)]

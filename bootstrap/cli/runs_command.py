@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command
 from holdfast.bootstrap.process.exit_codes import ExitCode
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     import argparse
@@ -49,6 +50,6 @@ def runs(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.text_table import width_of_output
     from holdfast.configs.sections.run import RunSettings
 
-    folder = RunSettings().directory.parent if options.folder is None else options.folder.expanduser()
+    folder = RunSettings().directory.parent if options.folder is None else expanded(options.folder)
     print(list_runs(folder, as_json=options.json, width=width_of_output()))
     return ExitCode.FINISHED

@@ -11,6 +11,7 @@ from holdfast.bootstrap.wiring.data_streams import TOKENS_PER_BYTE
 from holdfast.bootstrap.wiring.memory_check import OPTIMIZER_BYTES, described_model
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.training.memory_estimate import FP32
 from holdfast.domain.training.run_forecast import num_checkpoints_kept
 
@@ -66,7 +67,7 @@ def token_bytes(settings: TrainSettings) -> float | None:
         return None
     total = 0.0
     for place in places:
-        for number, file in enumerate(_files_below(Path(place.url).expanduser())):
+        for number, file in enumerate(_files_below(expanded(place.url))):
             if number >= _MOST_FILES:
                 return None
             total += file.stat().st_size * _COMPRESSED.get(file.suffix, 1)

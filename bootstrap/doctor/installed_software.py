@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, distribution, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -14,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from holdfast.bootstrap.doctor.finding import Finding, bad, doubtful, good
 from holdfast.bootstrap.doctor.named_places import database_places
 from holdfast.domain.counting import counted
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,7 +107,7 @@ def check_secrets(settings: TrainSettings, environment: Mapping[str, str] = os.e
             else:
                 yield bad(setting, f"the environment variable {name} is not set", f"set {name} before the run")
         elif kind == "file":
-            path = Path(name).expanduser()
+            path = expanded(name)
             if path.is_file() and os.access(path, os.R_OK):
                 yield good(setting, f"{path} can be read")
             else:

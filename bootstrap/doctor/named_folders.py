@@ -18,6 +18,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.data_streams import cache_folder
 from holdfast.bootstrap.wiring.lazy import lazy_attribute
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.sizes import size_in_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _archive(settings: TrainSettings) -> CheckedFolder:
     archive = settings.state_store.archive
     assert archive is not None, "there is an archive, or this folder would not be among the named ones"
     needed = (checkpoint_bytes(settings) or 0.0) * most_checkpoints(settings, archive)
-    folder, contents = Path(archive.url.rpartition("://")[2]).expanduser(), _contents(settings, archive)
+    folder, contents = expanded(archive.url.rpartition("://")[2]), _contents(settings, archive)
     return CheckedFolder("archive", folder, "state_store.archive.url", needed=needed, contents=contents)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from copy import deepcopy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.network.hub_names import names_folder
@@ -12,9 +11,11 @@ from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
 from holdfast.bootstrap.run_folder.found_paths import move_path
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
 
 def with_base(settings: Mapping[str, Any], base: str | None) -> dict[str, Any]:
@@ -26,10 +27,10 @@ def with_base(settings: Mapping[str, Any], base: str | None) -> dict[str, Any]:
     found = deepcopy(dict(settings))
     if base is None or not _has_adapters(found):
         return found
-    if names_folder(base) and not Path(base).expanduser().is_dir():
+    if names_folder(base) and not expanded(base).is_dir():
         msg = f"--base {base} is no folder: name the model folder, or the name on the hub, that the adapters belong to"
         raise ConfigurationError(msg)
-    move_path(found["model"], "path", str(Path(base).expanduser()) if names_folder(base) else base)
+    move_path(found["model"], "path", str(expanded(base)) if names_folder(base) else base)
     if "revision" in found["model"]:
         found["model"]["revision"] = None
     return found
@@ -50,7 +51,7 @@ def naming_base(settings: Mapping[str, Any], run: Path) -> Iterator[None]:
     Raises ``ConfigurationError`` before the block if it is a folder that is not there.
     """
     path = settings["model"].get("path") if _has_adapters(settings) else None
-    if path is None or Path(path).expanduser().is_dir():
+    if path is None or expanded(path).is_dir():
         yield
         return
     if names_folder(path):

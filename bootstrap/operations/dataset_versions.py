@@ -14,6 +14,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.counting import counted
 from holdfast.domain.data.version_difference import compare_versions
 from holdfast.domain.errors import DataError
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ def usual_caches(environ: Mapping[str, str] = os.environ) -> list[Path]:
     named = {name: value for name, value in environ.items() if name.upper().startswith(_OF_CACHES)}
     settings = load_settings([], [], named).settings
     if settings.data.cache.dir is not None:
-        return [settings.data.cache.dir.expanduser()]
+        return [expanded(settings.data.cache.dir)]
     folder = settings.run.cache_directory
     return [folder / "tokens", folder / "encrypted-tokens"]
 

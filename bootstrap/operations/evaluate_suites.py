@@ -25,6 +25,7 @@ from holdfast.bootstrap.wiring.suite_process import MISSING, PACKAGE, SCRATCH
 from holdfast.bootstrap.wiring.verified_copy import scratch_of
 from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.errors import ConfigurationError, TrainingError
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.phase import show_nothing
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _library() -> Any:
 
 def _tasks(suites: Sequence[str], harness: HarnessSettings) -> Any:
     """Return the harness's index of tasks; raises ``ConfigurationError`` if one of ``suites`` is not in it."""
-    folder = None if harness.tasks is None else harness.tasks.expanduser()
+    folder = None if harness.tasks is None else expanded(harness.tasks)
     if folder is not None and not folder.is_dir():
         msg = f"evaluation.harness.tasks is {folder}, which is not a folder"
         raise ConfigurationError(msg)

@@ -30,6 +30,7 @@ from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.run_folder.found_paths import as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.export_format import ExportFormat
 
@@ -237,7 +238,7 @@ def _base_of_adapters(model: CausalLanguageModel, run: Path, order: ExportOrder)
     if _is_decoder(model) and model.network.config.model_type != "llama":
         msg = f"the names of {run}'s adapters are not those that its base has in transformers: add --merged"
         raise ConfigurationError(msg)
-    base = Path(model.adapters.base_path).expanduser()
+    base = expanded(model.adapters.base_path)
     return str(base.absolute()) if base.is_dir() else model.adapters.base_path
 
 

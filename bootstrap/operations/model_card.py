@@ -11,6 +11,7 @@ from holdfast.bootstrap.operations.report_facts import base_model_facts, data_fa
 from holdfast.bootstrap.operations.report_markdown import escaped
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.strict_yaml import read_yaml, write_yaml
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.training.export_format import ExportKind
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _evaluation(order: ExportOrder, exported: Exported) -> Iterator[str]:
 def _licences(record: Mapping[str, Any], order: ExportOrder) -> Iterator[str]:
     base = base_model_facts(record["settings"]).get("path")
     rows = [("this model", order.license or UNKNOWN)]
-    rows += [] if base is None else [(f"base model {base}", _licence_of(Path(str(base)).expanduser()))]
+    rows += [] if base is None else [(f"base model {base}", _licence_of(expanded(str(base))))]
     rows += [(f"data {each['name'] or _place_of(each)}", UNKNOWN) for each in data_facts(record)["sources"]]
     yield from _section("Licences", ("part", "licence"), rows)
     yield from ("Holdfast does not know the licences of data: replace `unknown` before you publish the model.", "")

@@ -8,11 +8,11 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.urls import is_loopback
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def token_from(place: str | None, *, setting: str) -> str | None:
 
 
 def _text_in(file: str) -> str:
-    return Path(file).expanduser().read_text("utf-8")
+    return expanded(file).read_text("utf-8")
 
 
 def check_host(host: str, token: str | None, *, setting: str) -> None:

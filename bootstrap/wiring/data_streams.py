@@ -28,6 +28,7 @@ from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingP
 from holdfast.domain.data.profile import ProfileBuilder
 from holdfast.domain.data.sample_order import choose_lanes
 from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.phase import Amount, show_nothing
 from holdfast.domain.sizes import shown_size
 from holdfast.domain.training.conversation_record import completion_from, conversation_from, plain_text
@@ -163,7 +164,7 @@ def choose_mode(
 def cache_folder(data: FeedSettings, run: RunSettings) -> Path:
     """Return the folder of the token cache; encrypted and plain tokens have different folders."""
     if data.cache.dir is not None:
-        return data.cache.dir.expanduser()
+        return expanded(data.cache.dir)
     return run.cache_directory / ("tokens" if data.cache.encryption is None else "encrypted-tokens")
 
 

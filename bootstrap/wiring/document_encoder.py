@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.document_encoder.chat import ChatDocumentEncoder
@@ -13,6 +12,7 @@ from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES, StockTemplate, literal
 from holdfast.domain.data.data_files import FIRST_RULES, LATEST_RULES
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, TemplateChoice, Tokenizer, ids_around
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _template_named(name: str | None) -> StockTemplate | None:
     if name is None or name in STOCK_TEMPLATES:
         return None if name is None else STOCK_TEMPLATES[name]
     try:
-        return StockTemplate(Path(name).expanduser().read_text(encoding="utf-8-sig"))
+        return StockTemplate(expanded(name).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         msg = (

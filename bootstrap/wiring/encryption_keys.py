@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
@@ -60,7 +60,7 @@ def key_provider(settings: KeySettings, section: str) -> KeyProvider:
                 os.environ, first, old=old
             )
         elif kinds[0] == "file":
-            paths = [Path(place).expanduser() for place in places]
+            paths = [expanded(place) for place in places]
             provider = lazy("holdfast.adapters.key_provider.file:FileKeyProvider")(paths[0], old=paths[1:])
         else:
             plugin = load_plugin("key_provider", kinds[0], built_in=KEY_KINDS)

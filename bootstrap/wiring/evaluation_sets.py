@@ -18,6 +18,7 @@ from holdfast.bootstrap.wiring.score_ranges import is_in_range, score_ranges
 from holdfast.bootstrap.wiring.text_transforms import text_field_of
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def prompts_of(evaluation: EvaluationSettings) -> Sequence[str]:
     if path is None:
         return evaluation.prompts
     try:
-        lines = path.expanduser().read_text(encoding="utf-8-sig").splitlines()
+        lines = expanded(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         msg = f"evaluation.prompts_file is {path}, which cannot be read: {reason}"

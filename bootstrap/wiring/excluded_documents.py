@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from holdfast.application.data.shard_meta import packed, unpacked
 from holdfast.domain.counting import counted
 from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion, id_of
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ def _ids_of(entry: str) -> Iterator[int]:
         yield number
         return
     try:
-        text = Path(entry).expanduser().read_text(encoding="utf-8-sig")
+        text = expanded(entry).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         why = explain(error) if isinstance(error, OSError) else "it is not text"
         msg = (

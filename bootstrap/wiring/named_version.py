@@ -16,6 +16,7 @@ from holdfast.bootstrap.wiring.data_streams import cache_folder
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ def find_version(name: str, caches: Sequence[Path]) -> NamedVersion:
     token cache whose folder stands before them. Raises ``DataError`` that lists the versions if there is none, or if
     several ids begin with ``name``.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if RunLayout(path).record.exists():
         return _of_run(path)
     if path.is_dir() and (found := _of_dataset(path.absolute())):

@@ -16,6 +16,7 @@ from holdfast.bootstrap.wiring.named_version import find_version
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.configs.sections.base import KeySettings
 from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from holdfast.ports.token_cache import TokenCache
@@ -55,7 +56,7 @@ def open_dataset(path: Path, key_from: str | None = None) -> OpenDataset:
 
 def _place_of(path: Path) -> tuple[Path, str]:
     """Return the token cache and the name of the dataset that ``path`` names."""
-    absolute = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  a dataset that is a link is not followed
+    absolute = Path(os.path.abspath(expanded(path)))  # noqa: PTH100  a dataset that is a link is not followed
     if (absolute / MARKER).is_file():
         return absolute, _only_dataset(absolute)
     if (absolute.parent / MARKER).is_file() and absolute.is_dir() and not absolute.name.startswith("."):

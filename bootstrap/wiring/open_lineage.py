@@ -16,6 +16,7 @@ from holdfast.bootstrap.wiring.version_steps import source_sections
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.data.lineage_event import JobExecution, JobState, LineageDataset, dataset_names
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +113,7 @@ def _of_version(version: DatasetVersion, cache: Path) -> LineageDataset:
 def _sink(chosen: LineageSettings) -> Callable[..., object]:
     sink: Callable[..., object] = lazy("holdfast.adapters.shared.lineage.openlineage:OpenLineageSink")(
         url=chosen.url,
-        file=None if chosen.file is None else chosen.file.expanduser(),
+        file=None if chosen.file is None else expanded(chosen.file),
         token=None if chosen.token_from is None else _token(chosen.token_from),
     )
     return sink
@@ -121,7 +122,7 @@ def _sink(chosen: LineageSettings) -> Callable[..., object]:
 def _token(place: str) -> str:
     kind, _, where = place.partition(":")
     try:
-        token = os.environ[where] if kind == "env" else Path(where).expanduser().read_text("utf-8")
+        token = os.environ[where] if kind == "env" else expanded(where).read_text("utf-8")
     except (OSError, KeyError, UnicodeDecodeError) as error:
         what = "the variable" if kind == "env" else "the file"
         msg = f"data.lineage.token_from names {what} {where}, which cannot be read: set it, or leave the token out"

@@ -64,6 +64,7 @@ from holdfast.domain.events import (
     TextGenerated,
 )
 from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
+from holdfast.domain.home_folder import expanded
 from holdfast.domain.training.cadence import Cadence
 
 if TYPE_CHECKING:
@@ -329,7 +330,7 @@ def _profile(parts: RunParts, report: Callable[[str], object]) -> list[Subscript
     settings = parts.settings.profile
     if settings.bounds is None:
         return []
-    folder = RunLayout(parts.host.directory).profile if settings.dir is None else settings.dir.expanduser()
+    folder = RunLayout(parts.host.directory).profile if settings.dir is None else expanded(settings.dir)
     profiler = lazy("holdfast.adapters.shared.device.torch_profiler:TorchProfiler")(folder)
     profile = ProfileSteps(profiler, *settings.bounds, report)
     ends = [(kind, profile.on_end) for kind in (RunFinished, RunFailed)]

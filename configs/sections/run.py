@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from holdfast.configs.sections.base import Flag, Folder, Number, Positive, Section, Seed
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.home_folder import expanded
 
 
 class BudgetSettings(Section):
@@ -81,7 +82,7 @@ class RunSettings(Section):
     @property
     def directory(self) -> Path:
         """Return the folder of the run."""
-        return Path("runs") / self.name if self.dir is None else self.dir.expanduser()
+        return Path("runs") / self.name if self.dir is None else expanded(self.dir)
 
     @property
     def shown_name(self) -> str:
@@ -94,7 +95,7 @@ class RunSettings(Section):
     def cache_directory(self) -> Path:
         """Return the folder of cached tokenizers and tokens. Raises ``ConfigurationError`` without a home folder."""
         if self.cache_dir is not None:
-            return self.cache_dir.expanduser()
+            return expanded(self.cache_dir)
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         if base.is_absolute():
             return base / "holdfast"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from holdfast.domain.home_folder import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 HUB_SCHEME = "hf://"
 _TRUE = {"1", "ON", "YES", "TRUE"}  # as huggingface_hub reads it
@@ -35,6 +37,6 @@ def nearest_name(path: Path) -> Path | None:
 
 def guess(path: str) -> str:
     """Return "; did you mean ...?" with the entry whose name is most like ``path``; empty if there is one or none."""
-    place = Path(path).expanduser()
+    place = expanded(path)
     near = None if place.exists() else nearest_name(place)
     return "" if near is None else f"; did you mean {'the folder ' if near.is_dir() else ''}{near}?"
