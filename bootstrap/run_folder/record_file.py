@@ -176,7 +176,8 @@ def unlike_members(held: Mapping[str, Any], record: Mapping[str, Any]) -> list[s
         now = record["auto"].get(name, {})
         if now.get("value") != entry["value"] and now.get("reason", entry["reason"]) == entry["reason"]:
             unlike.append(name)
-    return unlike
+    rules = rules_of(record)
+    return [*unlike, *(f"the rule {name}" for name, version in rules_of(held).items() if rules[name] != version)]
 
 
 def read_whole_record(path: Path) -> dict[str, Any]:

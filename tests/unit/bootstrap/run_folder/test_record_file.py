@@ -150,11 +150,14 @@ def test_a_record_without_a_hash_is_compared_with_the_copy(run):
     (run / "run.json").write_text(json.dumps(record))
     assert begin(run) == []
     assert json.loads((run / "run.json").read_bytes())["hash"]
-    record["auto"]["data.mode"]["value"] = "cakhe"
-    (run / "run.json").write_text(json.dumps(record))
-    (told,) = begin(run)
-    assert told.startswith(f"data.mode in {run / 'run.json'} is not what checkpoint-10 holds")
-    assert contents(run)["auto"] == right["auto"]
+    for part, wrong, name in (
+        ("auto", {"data.mode": record["auto"]["data.mode"] | {"value": "cakhe"}}, "data.mode"),
+        ("rules", record["rules"] | {"row_order": 1}, "the rule row_order"),
+    ):
+        (run / "run.json").write_text(json.dumps(record | {part: wrong}))
+        (told,) = begin(run)
+        assert told.startswith(f"{name} in {run / 'run.json'} is not what checkpoint-10 holds")
+        assert contents(run)[part] == right[part]
 
 
 def test_a_copied_folder_whose_record_is_lost_is_a_run_of_its_own(run, tmp_path):
