@@ -16,7 +16,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM python:${PYTHON}-slim
 ARG DEVICE=cpu
 ARG TORCH_INDEX=https://download.pytorch.org/whl/${DEVICE}
-ARG EXTRAS=bnb,datasets,encryption,fast,http,lora,page,parquet,s3
+ARG EXTRAS=bnb,datasets,encryption,fast,http,lora,page,parquet,prometheus,s3
 # the compiler is that of model.compile
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \

@@ -10,7 +10,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, final
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, final, overload
 
 from typing_extensions import override
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.domain.training.progress import Progress
 
 E = TypeVar("E", bound=Event)
+F = TypeVar("F", bound=Event)
+G = TypeVar("G", bound=Event)
 
 LONGEST_BACKLOG = 1000
 _SECONDS_FOR_CALLBACKS = 10.0
@@ -78,12 +80,24 @@ class AsyncRun:
         finally:
             await self._end_callbacks()
 
-    def events(self, *kinds: type[E], backlog: int = LONGEST_BACKLOG) -> EventStream[E]:
+    @overload
+    def events(self, *, backlog: int = ...) -> EventStream[Event]: ...
+    @overload
+    def events(self, kind: type[E], /, *, backlog: int = ...) -> EventStream[E]: ...
+    @overload
+    def events(self, kind: type[E], other: type[F], /, *, backlog: int = ...) -> EventStream[E | F]: ...
+    @overload
+    def events(
+        self, kind: type[E], other: type[F], third: type[G], /, *, backlog: int = ...
+    ) -> EventStream[E | F | G]: ...
+    @overload
+    def events(self, *kinds: type[E], backlog: int = ...) -> EventStream[E]: ...
+    def events(self, *kinds: type[Event], backlog: int = LONGEST_BACKLOG) -> EventStream[Any]:
         """Return a stream of the events of ``kinds`` from now on, of all events if none is named; callable any time.
 
         ``backlog`` is the number of events that wait for a slow reader; the oldest are dropped beyond it.
         """
-        stream: EventStream[E] = EventStream(kinds or (Event,), backlog, self._leave)
+        stream: EventStream[Any] = EventStream(kinds or (Event,), backlog, self._leave)
         self._streams.append(stream)
         if self._has_ended:
             stream.end()

@@ -94,12 +94,12 @@ def build(
     ``event_bus``, ``process_group``, ``document_encoder``, ``resource_probe``, ``ledger`` or ``monitors`` (a list);
     ``added_monitors`` (a list) come beside the monitors of the settings. A function in place of a part wraps the part
     of the settings: it gets that, and returns what the run uses (``state_store=lambda inner: Counting(inner)``).
-    ``report`` gets lines for a person, from any thread; without it they go to the console monitor, if there is one.
+    ``report`` gets lines for a person, from any thread; else the console monitor does, or the logger ``holdfast``.
     With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. With
     ``fresh`` an existing run folder is moved aside, never deleted. If ``is_quiet``, the console shows problems only.
     Raises ``ConfigurationError`` for an unknown override or an object that is no such part, for settings that a
-    replaced state store does not read, or if the roles in the settings do not permit training,
-    or HF_HUB_OFFLINE not what they name on the hub.
+    replaced state store does not read, if the roles in the settings do not permit training, or if HF_HUB_OFFLINE does
+    not permit what they name on the hub.
     """
     parts, report = checked_overrides(settings, {**overrides}, report)
     refuse_offline(settings, parts)
@@ -222,8 +222,13 @@ class Run:
         return progress
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
-        """Return ``prompt`` and the model's continuation or reply after ``run``; ``note`` gets a sentence if cut."""
-        assert self.parts is not None, "sample needs a run that has ended"
+        """Return ``prompt`` and the model's continuation or reply after ``run``; ``note`` gets a sentence if cut.
+
+        Raises ``ConfigurationError`` if the run has not trained.
+        """
+        if self.parts is None:
+            msg = "there is no model to sample from: the run has not begun to train"
+            raise ConfigurationError(msg)
         trainable, tokenizer = self.parts.model.trainable, self.parts.data.tokenizer
         template = template_in_use(self.settings.data, tokenizer)
         return sample_text(trainable, tokenizer, template, prompt, sampling, note=note)
@@ -258,8 +263,7 @@ class Run:
         return Progress()
 
     def _stored(self) -> Sequence[CheckpointInfo]:
-        assert self._opened is not None, "there is no checkpoint to name before a run has ended"
-        return self._opened.state_store.list()
+        return () if self._opened is None else self._opened.state_store.list()
 
     def _assemble(self, stack: ExitStack) -> TrainRun:
         replaced = {name: part for name, part in self._overrides.items() if name not in MONITORS}

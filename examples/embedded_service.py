@@ -60,6 +60,7 @@ def main(folder: str, *overrides: str) -> None:
     service.stop()
     if isinstance(service.result, Exception):
         raise service.result
+    assert service.result is not None, "the run has ended"
     print(f"stopped after step {service.result.step}, loss {service.last_loss:.3f}")
 
 

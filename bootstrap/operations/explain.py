@@ -41,7 +41,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The contents of a run's files: the events of all its starts, the last recorded step, the checkpoints' steps."""
+    """The contents of a run's files: the events of all its starts, its last known step, the checkpoints' steps."""
 
     state: LifecycleState
     events: Sequence[Mapping[str, Any]]
@@ -82,7 +82,7 @@ def explain(run: Path) -> str:
     story = Story(
         state_of(run, record, events),
         events,
-        max((step for step in figures if isinstance(step, int)), default=0),
+        max([layout.newest_durable_step(), *(step for step in figures if isinstance(step, int))]),
         layout.durable_steps(),
         _steps_of(record),
         record.get("start", {}),

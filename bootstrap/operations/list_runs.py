@@ -154,7 +154,7 @@ def _entry(path: Path, name: str, record: Mapping[str, Any]) -> RunEntry:
         path=str(path),
         state=state,
         figures=RunFigures(
-            step=last.get("step"),
+            step=max(last.get("step") or 0, layout.newest_durable_step()) or None,  # a host may record no metrics
             tokens=last.get("tokens"),
             loss=last.get("loss"),
             eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,

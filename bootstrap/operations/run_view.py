@@ -190,7 +190,8 @@ class RunView:
 
     def _progress(self) -> dict[str, Any]:
         budget = budget_in(self._record)
-        step, tokens, recent = self._steps.last_step or 0, self._number("tokens"), self._recent("tokens_per_second")
+        step = max(self._steps.last_step or 0, self._layout.newest_durable_step())  # a host may record no metrics
+        tokens, recent = self._number("tokens"), self._recent("tokens_per_second")
         num_tokens = None if tokens is None else int(tokens)
         left = time_left(budget, step, num_tokens, self._time.steps_per_second(), recent)
         is_training = self._state is LifecycleState.TRAINING

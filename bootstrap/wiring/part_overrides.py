@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, final
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.plugins import has_methods
 from holdfast.configs.sections.state_store import DiskStateStoreSettings, PluginStateStoreSettings
+from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.data_source import DataSource
 from holdfast.ports.document_encoder import DocumentEncoder
 from holdfast.ports.event_bus import EventBus
 from holdfast.ports.ledger import Ledger
 from holdfast.ports.model_factory import ModelFactory
+from holdfast.ports.monitor import Monitor
 from holdfast.ports.optimizer import Optimizer
 from holdfast.ports.process_group import ProcessGroup
 from holdfast.ports.resource_probe import ResourceProbe
@@ -25,10 +28,7 @@ from holdfast.ports.state_store import StateStore
 from holdfast.ports.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from holdfast.configs.settings import TrainSettings
-    from holdfast.ports.monitor import Monitor
+    from collections.abc import Callable, Collection, Mapping
 
 
 class Overrides(TypedDict, total=False):
@@ -103,10 +103,16 @@ def checked_overrides(
 ) -> tuple[dict[str, Any], Callable[[str], object] | None]:
     """Return ``overrides`` with each wrapper as an ``Around``, and ``report`` or what came under its former name.
 
-    Raises ``ConfigurationError`` for the name of no part, for a class or another object that is no adapter of its port,
-    for settings of a state store that a replaced one does not read, and if the roles in the settings do not permit
-    training.
+    Raises ``ConfigurationError`` for what are no settings, for the name of no part, for a class or another object that
+    is no adapter of its port, for settings of a state store that a replaced one does not read, and if the roles in the
+    settings do not permit training.
     """
+    if not isinstance(settings, TrainSettings):
+        msg = (
+            f"build takes TrainSettings, not an object of the type {type(settings).__name__}: "
+            "load_settings(...).settings makes them of files and words"
+        )
+        raise ConfigurationError(msg)
     if "say" in overrides:
         warnings.warn("the argument say of build is now called report", DeprecationWarning, stacklevel=3)
         report = overrides.pop("say")
@@ -117,7 +123,8 @@ def checked_overrides(
         msg = "there is no ledger to wrap: set ledger.kind, or give build a ledger"
         raise ConfigurationError(msg)
     found: dict[str, Any] = {
-        name: part if name in MONITORS else _checked(name, part) for name, part in overrides.items()
+        name: _checked_monitors(name, part) if name in MONITORS else _checked(name, part)
+        for name, part in overrides.items()
     }
     for section in settings.wrappers:
         if section.part in replaced_names(found):
@@ -170,9 +177,25 @@ def _checked(name: str, part: Any) -> Any:
     if _is_wrapper(name, part):
         return Around(partial(wrapped, name, part))
     if not _fits(name, part):
-        msg = f"{name} is of the type {type(part).__name__}, which is no {PARTS[name].__name__}: {_lacks(name, part)}"
+        port = PARTS[name]
+        msg = f"{name} is of the type {type(part).__name__}, which is no {port.__name__}: {_lacks(port, part)}"
         raise ConfigurationError(msg)
     return part
+
+
+def _checked_monitors(name: str, found: Any) -> Sequence[Monitor]:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        msg = f"{name} is of the type {type(found).__name__}, not a list: give build {name}=[...]"
+        raise ConfigurationError(msg)
+    for each in found:
+        if isinstance(each, type):
+            msg = f"{name} has the class {each.__name__}, not an object: give build {name}=[{each.__name__}(...)]"
+            raise ConfigurationError(msg)
+        if not isinstance(each, Monitor) and not has_methods(each, *_methods_of(Monitor)):
+            kind = type(each).__name__
+            msg = f"{name} has an object of the type {kind}, which is no Monitor: {_lacks(Monitor, each)}"
+            raise ConfigurationError(msg)
+    return found
 
 
 def wrapped(name: str, wrap: Callable[..., Any], inner: Any, **options: Any) -> Any:
@@ -182,13 +205,13 @@ def wrapped(name: str, wrap: Callable[..., Any], inner: Any, **options: Any) -> 
     """
     part = wrap(inner, **options)
     if not _fits(name, part):
-        msg = f"the wrapper of {name} gives an object of the type {type(part).__name__}: {_lacks(name, part)}"
+        msg = f"the wrapper of {name} gives an object of the type {type(part).__name__}: {_lacks(PARTS[name], part)}"
         raise ConfigurationError(msg)
     return part
 
 
-def _lacks(name: str, part: Any) -> str:
-    missing = [method for method in sorted(_methods_of(PARTS[name])) if not has_methods(part, method)]
+def _lacks(port: type, part: Any) -> str:
+    missing = [method for method in sorted(_methods_of(port)) if not has_methods(part, method)]
     return f"it lacks {', '.join(missing)}"
 
 

@@ -15,7 +15,7 @@ from tests.support.installations import BUILT_FROM, ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PAGE = (ROOT / "docs/container.md").read_text(encoding="utf-8")
 DOCKER_BUILD = re.findall(r"^docker build (.*)$", PAGE, re.MULTILINE)
-DOCKER_RUN = re.findall(r"^docker run (.*)$", PAGE, re.MULTILINE)
+DOCKER_RUN = re.findall(r"^docker run (.*)$", PAGE.replace("\\\n", ""), re.MULTILINE)
 
 
 def test_all_copied_files_exist_and_are_sent():
@@ -42,7 +42,11 @@ def test_the_image_installs_what_the_project_allows():
     commands = " ".join(each.text for each in instructions() if each.name == "RUN")
     (torch,) = [line for line in PROJECT["dependencies"] if line.startswith("torch>")]
     assert torch in shlex.split(commands)
-    assert set(arguments()["EXTRAS"].split(",")) <= PROJECT["optional-dependencies"].keys()
+    extras = set(arguments()["EXTRAS"].split(","))
+    assert extras <= PROJECT["optional-dependencies"].keys()
+    shown = set(re.findall(r"kind: (\w+)", PAGE)) & PROJECT["optional-dependencies"].keys()
+    assert shown, "the page shows the monitor that Prometheus reads"
+    assert shown <= extras
     assert f"Programming Language :: Python :: {arguments()['PYTHON']}" in PROJECT["classifiers"]
     assert arguments()["DEVICE"] == "cpu"
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import ROOT
 from tests.support.followed_pages import commands_of, files_of, follow, of_reader, write_files
 
 PAGE = "docs/write-an-adapter.md"
+EXAMPLES = ("embedded_service", "fastapi_service", "sqlite_data_source")
+A_RUN = "from holdfast import TrainSettings, build\n\nrun = build(TrainSettings())\n"
+MYPY = [sys.executable, "-m", "mypy"]
 
 
 @pytest.fixture
@@ -76,13 +83,29 @@ def test_the_page_has_a_suite_for_each_adapter():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_code_of_the_page_is_typed(tmp_path):
-    """Mypy finds no error in the adapters and their tests with --strict."""
-    pytest.importorskip("mypy")
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_the_code_for_hosts_is_typed(checker, tmp_path):
+    """Mypy and pyright find no error in their strict modes: adapters, their tests, and programs that embed runs."""
+    # pyright is no part of an extra: the package pyright[nodejs] has it
+    if shutil.which(checker, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") is None:
+        pytest.skip(f"{checker} is not installed")
     names = [name for name in write_files(PAGE, tmp_path) if name.endswith(".py")]
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}/cache", *names]
+    programs = ["tests/support/sample_host.py", *(f"examples/{name}.py" for name in EXAMPLES)]
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs/embedding.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) >= 5
+    texts = {Path(name).name: (ROOT / name).read_text("utf-8") for name in programs}
+    texts |= {
+        f"embedding_{number}.py": block if "build" in block else A_RUN + block for number, block in enumerate(blocks)
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    options = ["--strict", "--config-file=", f"--cache-dir={tmp_path}/cache"]
+    command = ["pyright", "--pythonpath", sys.executable] if checker == "pyright" else [*MYPY, *options]
     process = subprocess.run(
-        command, cwd=tmp_path, env=of_reader(tmp_path), capture_output=True, text=True, check=False
+        [*command, *names, *texts], cwd=tmp_path, env=of_reader(tmp_path), capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stdout
 
@@ -110,7 +133,7 @@ def test_a_type_checker_knows_the_arguments_of_build(tmp_path, argument, is_righ
         f"build(TrainSettings(), {argument})\n"
     )
     cache = tmp_path.parent / "types"
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}", "host.py"]
+    command = [*MYPY, "--strict", "--config-file=", f"--cache-dir={cache}", "host.py"]
     process = subprocess.run(
         command, cwd=tmp_path, env=of_reader(tmp_path), capture_output=True, text=True, check=False
     )

@@ -22,6 +22,8 @@ from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.bootstrap import build
 from holdfast.bootstrap.cli.summary import Report
 from holdfast.bootstrap.operations.explain import explain
+from holdfast.bootstrap.operations.list_runs import list_runs
+from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import Evaluate, SaveCheckpoint
@@ -37,6 +39,8 @@ from holdfast.domain.events import (
     StepCompleted,
     StopRequested,
 )
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.forwarding.state_store import ForwardingStateStore
 from holdfast.ports.monitor import Monitor
 from holdfast.ports.testing.data_source import DataSourceContract
@@ -183,6 +187,24 @@ def test_a_host_stops_a_run_before_it_began(home):
     assert run.run().step == 0
     assert run.stopped_by is not None
     assert run.stopped_by.reason == "never mind"
+
+
+def test_a_run_that_has_not_trained_has_no_checkpoint_and_no_model(home):
+    """What a host asks of a run too early is answered, so that nothing hides the error for which a run ended early."""
+    run = build(settings_of(home))
+    assert run.newest_checkpoint() is None
+    assert run.best_checkpoint(Progress()) is None
+    with pytest.raises(ConfigurationError, match="has not begun to train"):
+        run.sample("a", Sampling())
+
+
+def test_a_run_without_a_record_of_its_metrics_is_shown_at_its_newest_checkpoint(home):
+    """A host may replace all monitors; what describes the run then takes its step from the checkpoints."""
+    assert build(settings_of(home)).run().step == 4
+    assert f"{home / 'run'} · finished · step 4 of 4" in explain(home / "run")
+    assert '"step": 4' in list_runs(home, as_json=True, width=200)
+    with closing(RunView(home / "run")) as view:
+        assert view.summary()["step"] == 4
 
 
 def test_a_host_asks_for_a_checkpoint_and_an_evaluation(home):

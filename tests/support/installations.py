@@ -49,7 +49,7 @@ def install(folder: Path, *, editable: bool) -> Installation:
     tree = copy_tree(folder / "tree")
     if editable:
         made = make_environment(folder / "environment")
-        _checked([*_pip(made), "install", "--ignore-installed", *_AS_IT_IS, "--editable", str(tree)])
+        install_into(made, tree, editable=True)
         return made
     wheel = build_wheel(tree, folder)
     shutil.rmtree(tree)
@@ -86,8 +86,19 @@ def build_wheel(source: Path, folder: Path) -> Path:
 def install_wheel(wheel: Path, environment: Path) -> Installation:
     """Install ``wheel`` into the new virtual environment ``environment``."""
     made = make_environment(environment)
-    _checked([*_pip(made), "install", "--ignore-installed", "--no-deps", "--no-index", str(wheel)])
+    install_into(made, wheel)
     return made
+
+
+def install_into(made: Installation, source: Path, *, editable: bool = False) -> None:
+    """Install ``source``, a wheel or the folder of a project, into an environment; nothing is downloaded."""
+    form = ["--editable"] if editable else []
+    _checked([*_pip(made), "install", "--ignore-installed", "--no-index", *_AS_IT_IS, *form, str(source)])
+
+
+def uninstall(made: Installation, distribution: str) -> None:
+    """Remove ``distribution`` from an environment."""
+    _checked([*_pip(made), "uninstall", "--yes", distribution])
 
 
 def make_environment(environment: Path, dependencies: Iterable[str] | None = None) -> Installation:

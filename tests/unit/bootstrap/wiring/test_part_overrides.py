@@ -8,7 +8,9 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.adapters.monitor.memory import MemoryMonitor
 from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.bootstrap import build
 from holdfast.bootstrap.wiring.asked_trust import asked_trust
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.part_overrides import PARTS, PORTS, Overrides, checked_overrides
@@ -39,12 +41,26 @@ def container_of(settings, folder, **overrides):
         ({"event_bus": object()}, "event_bus is of the type object, which is no EventBus: it lacks publish, subscribe"),
         ({"state_store": None}, "state_store is of the type NoneType"),
         ({"ledger": lambda inner: inner}, "there is no ledger to wrap"),
+        ({"monitors": MemoryMonitor()}, r"monitors is of the type MemoryMonitor, not a list: give build monitors=\["),
+        ({"monitors": print}, "monitors is of the type builtin_function_or_method, not a list"),
+        ({"added_monitors": [MemoryMonitor]}, r"has the class MemoryMonitor.*added_monitors=\[MemoryMonitor\(...\)\]"),
+        (
+            {"added_monitors": [MemoryMonitor(), MemoryEventBus()]},
+            "the type MemoryEventBus, which is no Monitor: it lacks close, record, rewind",
+        ),
     ],
 )
 def test_what_is_no_part_is_refused(given, sentence):
     """A wrong name, a class, an object without the methods of its port and a wrapper of nothing end build."""
     with pytest.raises(ConfigurationError, match=sentence):
         checked_overrides(settings_of(), given)
+
+
+@pytest.mark.parametrize("other", [{}, "run.yaml", load_settings([], [], {})])
+def test_what_are_no_settings_is_refused(other):
+    """A dictionary, the name of a file, or what load_settings returns as a whole is told how settings are made."""
+    with pytest.raises(ConfigurationError, match=rf"not an object of the type {type(other).__name__}: .*\.settings"):
+        build(other)
 
 
 @pytest.mark.parametrize(
