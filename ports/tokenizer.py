@@ -48,7 +48,8 @@ class Tokenizer(ABC):
     - ``decode(encode(text))`` returns ``text``, if the tokenizer is lossless.
     - ``token_bytes`` summed over a document's ids is the number of its UTF-8 bytes, if the tokenizer is lossless.
     - ``fingerprint`` is the same wherever a tokenizer is loaded, and differs if the encoding differs.
-    - A document that UTF-8 cannot represent (a lone surrogate) raises ``DataError``.
+    - A document that UTF-8 cannot represent (a lone surrogate) raises ``DataError`` that names the document and the
+      character, both counted from 0, as in "document 1 ... character 2".
     - Usable from several threads at once.
     - ``write`` puts files into a folder that Hugging Face's ``AutoTokenizer`` can load directly.
     """
