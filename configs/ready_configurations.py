@@ -10,6 +10,7 @@ from holdfast.domain.errors import ConfigurationError
 
 FOLDER = Path(__file__).resolve().parent
 _SCHEMA = "settings.schema.json"
+_PROGRAM = "python -m application"  # in the comments of the configurations
 
 
 def find_file(path: Path) -> Path:
@@ -42,12 +43,24 @@ def list_ready() -> str:
     return "\n".join(f"{name:{width}}{purpose}" for name, purpose in lines)
 
 
-def write_copy(name: str, target: Path | None = None) -> Path:
+def meant_file(path: Path) -> str:
+    """Return "; did you mean ...?" with the file beside ``path`` or the configuration of the nearest name, or ""."""
+    try:
+        beside = [file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml")]
+    except OSError:
+        beside = []
+    own = difflib.get_close_matches(path.name, beside, 1, cutoff=0.8)
+    ready = difflib.get_close_matches(path.name.removesuffix(".yaml"), ready_names(), 1, cutoff=0.8)
+    near = [*(str(path.with_name(name)) for name in own), *ready]
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def write_copy(name: str, target: Path | None = None, program: str = _PROGRAM) -> Path:
     """Write a copy of the configuration ``name`` to ``target``, by default ``<name>.yaml`` here; return its path.
 
-    Its first line tells editors the URI of the JSON Schema of this installation, and its examples name the new file,
-    quoted for a shell.
-    Raises ``ConfigurationError`` for an unknown name, and if the file exists or cannot be written.
+    Its first line tells editors the URI of the JSON Schema of this installation. Its examples name the new file, quoted
+    for a shell, and call this program by ``program``. Raises ``ConfigurationError`` for an unknown name, and if the file
+    exists or cannot be written.
     """
     name = name.removesuffix(".yaml")
     if name not in ready_names():
@@ -57,7 +70,7 @@ def write_copy(name: str, target: Path | None = None) -> Path:
         raise ConfigurationError(msg)
     path = target or Path(f"{name}.yaml")
     _, *lines = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
-    text = "".join(lines).replace(f"configs/{name}.yaml", shlex.quote(str(path)))
+    text = "".join(lines).replace(f"configs/{name}.yaml", shlex.quote(str(path))).replace(_PROGRAM, program)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(f"# yaml-language-server: $schema={(FOLDER / _SCHEMA).as_uri()}\n{text}")

@@ -17,7 +17,7 @@ from holdfast.configs.inference import infer_kinds
 from holdfast.configs.model_sizes import settings_of_size
 from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.quickstart import FORMER_HOLDOUT
-from holdfast.configs.ready_configurations import find_file, shown_name
+from holdfast.configs.ready_configurations import find_file, meant_file, shown_name
 from holdfast.configs.run_names import names_itself, run_name
 from holdfast.configs.secret_masking import MASK
 from holdfast.configs.sections.tokenizer import FORMER_VALUES
@@ -169,7 +169,8 @@ def _from_file(path: Path) -> Tree:
         with find_file(path).open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        refuse(f"{place}: no such file; those that come with this package are listed by config --list")
+        listed = "those that come with this package are listed by config --list"
+        refuse(f"{place}: no such file; {listed}{meant_file(path)}")
     except IsADirectoryError:
         refuse(f"{place}: it is a folder, name a file in it")
     except (OSError, ValueError) as error:

@@ -48,7 +48,7 @@ def add_settings(parser: argparse.ArgumentParser, *, may_be_strict: bool = False
         help="a YAML file, or the name of a ready configuration (config --list); may be repeated, later ones win",
     )
     settings = parser.add_argument(
-        "settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7"
+        "settings", nargs="*", default=[], metavar="key.path=value", help="a setting, such as run.seed=7"
     )
     if may_be_strict:
         text = "end with an error if the data hold what is not used: short for data.strict=true"

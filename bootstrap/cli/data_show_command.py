@@ -38,7 +38,7 @@ def add_show(commands: Commands) -> None:
     """Add ``show`` to ``commands``, the subcommands of ``data``."""
     parser = add_command(commands, "show", "show one version of a dataset, or rows of data", _HELP, show)
     text = f"{VERSION}; or with --rows a setting, such as data.path=chats.jsonl"
-    parser.add_argument("settings", nargs="*", metavar="VERSION or key.path=value", help=text)
+    parser.add_argument("settings", nargs="*", default=[], metavar="VERSION or key.path=value", help=text)
     parser.add_argument("--rows", type=whole(1, 1000), metavar="N", help="show N rows of the data in the settings")
     text = "with --rows, a YAML file of settings, or the name of a ready configuration; may be repeated, later ones win"
     parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)

@@ -38,7 +38,7 @@ def add_erase(commands: Commands) -> None:
     text = "the folder of a run, such as runs/default (not its name alone), or of an encrypted token cache"
     parser.add_argument("path", type=Path, metavar="PATH", help=text)
     step = whole(1, 10**18 - 1)
-    parser.add_argument("steps", type=step, nargs="*", metavar="STEP", help="the step of a checkpoint")
+    parser.add_argument("steps", type=step, nargs="*", default=[], metavar="STEP", help="the step of a checkpoint")
     parser.add_argument("--yes", action="store_true", help="erase; without this, only list what would be erased")
     text = "also delete unencrypted checkpoints, whose bytes may remain on the disk"
     parser.add_argument("--unencrypted", action="store_true", help=text)

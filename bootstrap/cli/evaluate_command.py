@@ -56,7 +56,7 @@ def add_evaluate(commands: Commands) -> None:
     add_output(parser, shown="progress and no result")
     parser.add_argument("--parent", type=whole(1), help=argparse.SUPPRESS)
     text = "a setting of data or evaluation, such as data.text_field=body"
-    parser.add_argument("settings", nargs="*", metavar="key.path=value", help=text)
+    parser.add_argument("settings", nargs="*", default=[], metavar="key.path=value", help=text)
 
 
 def evaluate(options: argparse.Namespace) -> int:

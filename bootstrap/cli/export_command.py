@@ -61,7 +61,7 @@ def add_export(commands: Commands) -> None:
     parser.add_argument("--unchecked", action="store_true", help="do not read the export back, and measure no loss")
     add_output(parser, shown="progress and no result")
     text = "a setting of data or evaluation, such as evaluation.max_tokens=100000"
-    parser.add_argument("settings", nargs="*", metavar="key.path=value", help=text)
+    parser.add_argument("settings", nargs="*", default=[], metavar="key.path=value", help=text)
 
 
 def export(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command
 from holdfast.bootstrap.process.exit_codes import ExitCode
-from holdfast.bootstrap.process.program import in_words_of_caller
+from holdfast.bootstrap.process.program import called_as, in_words_of_caller
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +41,7 @@ def init(options: argparse.Namespace) -> int:
     if options.name is None:
         print(list_ready())
         return ExitCode.FINISHED
-    path = write_copy(options.name, options.output)
+    path = write_copy(options.name, options.output, " ".join(called_as()))
     command = in_words_of_caller(f"python -m application train --config {shlex.quote(str(path))}")
     print(f"wrote {path}: set the paths in it, then run\n  {command}")
     return ExitCode.FINISHED

@@ -10,6 +10,7 @@ from holdfast.adapters.shared.network.hub_names import names_folder
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
 from holdfast.bootstrap.run_folder.found_paths import move_path
 from holdfast.bootstrap.run_folder.record_file import read_record
+from holdfast.bootstrap.wiring.compatibility import refuse_run_folder
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.home_folder import expanded
 
@@ -30,6 +31,7 @@ def with_base(settings: Mapping[str, Any], base: str | None) -> dict[str, Any]:
     if names_folder(base) and not expanded(base).is_dir():
         msg = f"--base {base} is no folder: name the model folder, or the name on the hub, that the adapters belong to"
         raise ConfigurationError(msg)
+    refuse_run_folder("--base ", base)
     move_path(found["model"], "path", str(expanded(base)) if names_folder(base) else base)
     if "revision" in found["model"]:
         found["model"]["revision"] = None

@@ -11,6 +11,7 @@ from holdfast.application.training.reply import chat_prompt, plain_prompt, strea
 from holdfast.bootstrap.operations.named_checkpoint import place_of
 from holdfast.bootstrap.operations.trained_model import open_trained
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import meant_run
 from holdfast.bootstrap.run_folder.run_audit import record_use
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.domain.errors import ConfigurationError, OutOfMemory
@@ -90,7 +91,8 @@ def open_chat_models(
     """
     for path, choice in chosen:
         if not path.exists():
-            msg = f"there is no folder {path}: name a run folder, such as runs/default, or the folder of a checkpoint"
+            wanted = "name a run folder, such as runs/default, or the folder of a checkpoint"
+            msg = f"there is no folder {path}: {wanted}{meant_run(path)}"
             raise ConfigurationError(msg)
         place_of(path, choice)
     opened: list[ChatModel] = []

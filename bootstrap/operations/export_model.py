@@ -239,7 +239,7 @@ def _base_of_adapters(model: CausalLanguageModel, run: Path, order: ExportOrder)
         msg = f"the names of {run}'s adapters are not those that its base has in transformers: add --merged"
         raise ConfigurationError(msg)
     base = expanded(model.adapters.base_path)
-    return str(base.absolute()) if base.is_dir() else model.adapters.base_path
+    return str(base.resolve()) if base.is_dir() else model.adapters.base_path
 
 
 def _adapter_parts(model: CausalLanguageModel, base: str) -> Sequence[StatePart]:

@@ -15,6 +15,7 @@ from holdfast.adapters.state_store.manifest import SCHEMA
 from holdfast.bootstrap.operations.run_checkpoints import best_among
 from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import meant_run
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import StateError
 from holdfast.domain.phase import Amount, show_nothing
@@ -54,7 +55,8 @@ def inspect(
             else _run(path, folder, _Hashing(RunLayout(folder).checkpoints, show), hashing=hashing, copies=copies)
         )
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"{one_line(str(path))} is no folder: name a run, such as runs/default, or one of its checkpoints"
+        wanted = "name a run, such as runs/default, or one of its checkpoints"
+        msg = f"{one_line(str(path))} is no folder: {wanted}{meant_run(path)}"
         raise StateError(msg) from error
     except OSError as error:
         msg = f"{one_line(str(path))} cannot be read, {explain(error)}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.json_lines import bounded_lines
 from holdfast.adapters.shared.files.regular_file import open_regular
+from holdfast.adapters.shared.network.hub_names import guess
 from holdfast.bootstrap.operations.growing_file import records_in
 from holdfast.bootstrap.operations.run_state import refusal_of, state_of
 from holdfast.bootstrap.process.text_table import cut, table_within
@@ -23,6 +24,7 @@ from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from holdfast.domain.run_end import LifecycleState
@@ -84,17 +86,17 @@ def list_runs(folder: Path, *, as_json: bool, width: int) -> str:
     if not runs and not others:
         msg = f"there are no runs below {folder}: `train` makes them, or name another folder"
         raise StateError(msg)
-    runs = _with_differences(sorted(runs, key=lambda run: (run.started or "", run.path)))
+    listed = sorted(_with_differences(runs), key=lambda run: (run.started or "", run.path))
     if as_json:
-        found = {"folder": str(folder), "runs": [run.to_json() for run in runs], "others": others}
+        found = {"folder": str(folder), "runs": [run.to_json() for run in listed], "others": others}
         return json.dumps(found, indent=1)
-    return "\n".join(_lines(folder, runs, others, width))
+    return "\n".join(_lines(folder, listed, others, width))
 
 
-def _find(folder: Path) -> tuple[list[RunEntry], dict[str, str]]:
-    """Return the runs, and a reason for each folder that holds none."""
+def _find(folder: Path) -> tuple[list[tuple[RunEntry, AbstractSet[str]]], dict[str, str]]:
+    """Return the runs, each with the names of the settings that somebody chose, and why other folders hold none."""
     if not folder.is_dir():
-        msg = f"{folder} is no folder: name the one that holds the run folders, such as runs"
+        msg = f"{folder} is no folder: name the one that holds the run folders, such as runs{guess(str(folder))}"
         raise StateError(msg)
     runs, others = [], {}
     for path, is_run in _folders(folder, _DEEPEST):
@@ -107,7 +109,8 @@ def _find(folder: Path) -> tuple[list[RunEntry], dict[str, str]]:
             if (refusal := refusal_of(path, record)) is not None:
                 others[shown] = f"holds no run, as its first start was refused: {one_line(refusal)}"
             else:
-                runs.append(_entry(path, path.resolve().name if path == folder else shown, record))
+                entry = _entry(path, path.resolve().name if path == folder else shown, record)
+                runs.append((entry, record.get("origins", {}).keys()))
         except StateError as error:
             others[shown] = one_line(str(error))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -198,15 +201,19 @@ def _records(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-def _with_differences(runs: Sequence[RunEntry]) -> list[RunEntry]:
-    """Return ``runs`` with only the settings in which they differ."""
+def _with_differences(found: Sequence[tuple[RunEntry, AbstractSet[str]]]) -> list[RunEntry]:
+    """Return the runs of ``found`` with only the settings in which they differ; each comes with the chosen ones.
+
+    A setting that belongs to the kinds of some runs only differs if it has several values or somebody chose it.
+    """
+    runs = [run for run, _ in found]
     values: dict[str, set[str]] = defaultdict(set)
-    counts: dict[str, int] = defaultdict(int)
     for run in runs:
         for key, value in run.settings.items():
             values[key].add(json.dumps(value))
-            counts[key] += 1
-    differing = {key for key, found in values.items() if len(found) > 1 or counts[key] < len(runs)}
+    partial = {key for key in values if any(key not in run.settings for run in runs)}
+    chosen = {key for _, keys in found for key in keys}
+    differing = {key for key, several in values.items() if len(several) > 1} | (partial & chosen)
     differing -= {*_NOT_COMPARED}
     return [
         replace(run, settings={key: run.settings[key] for key in sorted(differing & run.settings.keys())})

@@ -37,7 +37,7 @@ from holdfast.bootstrap.operations.run_state import state_of
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.run_folder.record_file import flatten, read_whole_record
+from holdfast.bootstrap.run_folder.record_file import flatten, no_run, read_whole_record
 from holdfast.domain.errors import StateError
 from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.training.metric_catalog import is_higher_better
@@ -66,8 +66,7 @@ class RunView:
     def __init__(self, folder: Path, *, name: str | None = None) -> None:
         self._layout = layout = RunLayout(folder)
         if not layout.record.exists() and not layout.is_unwritten:
-            msg = f"{folder} is not a run folder: name one that `train` has made, such as runs/default"
-            raise StateError(msg)
+            raise StateError(no_run(folder))
         self.folder = folder
         self.name = name or folder.resolve().name
         self.version = 0

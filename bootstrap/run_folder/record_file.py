@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.shared.files.regular_file import read_alike
 from holdfast.adapters.shared.files.sealed_json import HASH, parse_json, sealed, unsealed
+from holdfast.adapters.shared.network.hub_names import nearest_name
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
@@ -27,7 +30,6 @@ from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 UNSEALED = 1  # the schema of records without a hash
 RULES: Mapping[str, int] = MappingProxyType(
@@ -39,6 +41,7 @@ SCHEMA = 2
 _LARGEST = 256 << 20  # of a record that names a million files
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 _SECTIONS = ("run", "data", "model")
+_OF_MODELS = ("config.json", "adapter_config.json")  # of the folders that `export` writes and transformers reads
 _log = logging.getLogger(__name__)
 
 
@@ -93,13 +96,29 @@ def stored_record(path: Path) -> dict[str, Any]:
         _refuse_size(path / RECORD)
         return record_in(read_alike(path / RECORD), path / RECORD)
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"{path} is not a run folder: it has no {RECORD}"
-        if (path / STUDY_RECORD).is_file():
-            msg = f"{path} is a study of tune: name the run folder of a trial, such as {path / 'trial-0000'}"
-        raise RecordLostError(msg) from error
+        raise RecordLostError(no_run(path)) from error
     except OSError as error:
         msg = f"{path / RECORD} cannot be read: {error.strerror}"
         raise StateError(msg) from error
+
+
+def no_run(path: Path) -> str:
+    """Return a sentence on ``path``, which holds no ``run.json``: why it is not a run folder, and what may be meant."""
+    if (path / STUDY_RECORD).is_file():
+        return f"{path} is a study of tune: name the run folder of a trial, such as {path / 'trial-0000'}"
+    why = f"it has no {RECORD}"
+    if not os.path.lexists(path):
+        why = f"there is no such folder{meant_run(path)}"
+    elif any((path / name).is_file() for name in _OF_MODELS):
+        why = "it is the folder of a model: name the run that it comes from, or train on it by model.path"
+    return f"{path} is not a run folder: {why}"
+
+
+def meant_run(path: Path) -> str:
+    """Return "; did you mean ...?" with the folder whose name is most like ``path``, here or in ``runs``, else ""."""
+    places = [path, Path("runs", path)] if path.parent == Path() else [path]
+    near = next((name for name in map(nearest_name, places) if name is not None and name.is_dir()), None)
+    return "" if near is None else f"; did you mean {near}?"
 
 
 def record_in(data: bytes, file: Path) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def check_description(
     ``replaces_tokenizer`` the host program provides the tokenizer. Raises ``ConfigurationError`` if they do not fit.
     """
     for name, section in (("model", settings.model), ("tokenizer", settings.tokenizer)):
-        _refuse_run_folder(f"{name}.path", dict(section).get("path"))
+        refuse_run_folder(f"{name}.path=", dict(section).get("path"))
     factory.check()
     is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings) and not replaces_tokenizer
     if not (is_new and is_trained and _is_bound(settings)):
@@ -87,16 +87,17 @@ def check_description(
         raise ConfigurationError(msg)
 
 
-def _refuse_run_folder(name: str, path: str | None) -> None:
+def refuse_run_folder(name: str, path: str | None) -> None:
+    """Raise ``ConfigurationError`` if ``path``, given to name a model as ``name`` says, is the folder of a run."""
     layout = RunLayout(Path(path or ""))
     is_checkpoint = any((layout.root / file).exists() for file in ("config.json", "COMMIT"))
     if not path or is_checkpoint or not layout.record.is_file():
         return
     newest = layout.newest_durable_step()
-    msg = f"{name}={path} is the folder of a run, which has no checkpoint yet"
+    msg = f"{name}{path} is the folder of a run, which has no checkpoint yet"
     if newest:
         msg = (
-            f"{name}={path} is the folder of a run: name its newest checkpoint, {layout.checkpoint(newest)}, or another"
+            f"{name}{path} is the folder of a run: name its newest checkpoint, {layout.checkpoint(newest)}, or another"
         )
     raise ConfigurationError(msg)
 

@@ -140,7 +140,8 @@ def _fields_of(record: Mapping[str, object], messages_field: str | None) -> tupl
     if record.get("instruction") not in _MISSING:
         return _INSTRUCTION_FIELDS
     wanted = "messages, conversations, prompt with completion, or instruction with output"
-    msg = f"the record has none of the fields {wanted}: set data.text_field to the field that holds its messages"
+    remedy = "set data.text_field to the field that holds its messages, or give its fields these names"
+    msg = f"the record has none of the fields {wanted}: {remedy}"
     raise DataError(msg)
 
 

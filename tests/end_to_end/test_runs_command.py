@@ -17,13 +17,14 @@ STARTED = {"event": "RunStarted", "time": "2026-11-25T10:00:00+00:00"}
 FINISHED = {"event": "RunFinished", "time": "2026-11-25T11:00:00+00:00"}
 
 
-def made(folder, *events, start=None, **settings):
+def made(folder, *events, start=None, origins=(), **settings):
     """Write a run folder with these ``events``."""
     folder.mkdir(parents=True)
     record = {
         "schema": 1,
         "created": "2026-11-25T10:00:00+00:00",
         "settings": {"run": {"name": folder.name}, "optimizer": {"learning_rate": 0.1, **settings}},
+        "origins": dict.fromkeys(origins, "command line"),
         "auto": {},
         "facts": {},
         "history": [],
@@ -84,6 +85,19 @@ def test_the_table_fits_the_terminal(tmp_path, width):
     assert max(map(len, text.splitlines()[1:])) <= width
     assert "optimizer.weight_decay=0.5" in text
     assert "learning_rate" not in text
+
+
+def test_settings_of_one_kind_that_nobody_chose_are_not_named(tmp_path):
+    """What only some runs have, as they read other data, is named if it was chosen or has several values."""
+    made(tmp_path / "a", STARTED, FINISHED)
+    made(tmp_path / "b", STARTED, FINISHED, origins=["optimizer.clip"], clip=2, epsilon=3, fused=True)
+    made(tmp_path / "c", STARTED, FINISHED, clip=2, epsilon=3, fused=False)
+    listed = json.loads(list_runs(tmp_path, as_json=True, width=80))["runs"]
+    assert [run["settings"] for run in listed] == [
+        {},
+        {"optimizer.clip": 2, "optimizer.fused": True},
+        {"optimizer.clip": 2, "optimizer.fused": False},
+    ]
 
 
 def test_a_trained_run_is_listed_with_its_figures(tmp_path):

@@ -126,13 +126,15 @@ def test_a_base_without_adapters_is_refused(project, command):
 
 def test_exported_adapters_name_their_base_for_any_folder(project, tmp_path, monkeypatch):
     """The path of the base is absolute, it is said where it stands, and the export loads in another folder."""
-    exported = run_here("export", "runs/lora", "adapters", "--unchecked", cwd=project)
+    (below := project / "below").mkdir()
+    exported = run_here("export", "../runs/lora", "../adapters", "--unchecked", cwd=below)
     assert exported.returncode == 0, exported.stderr
     described = json.loads((project / "adapters/adapter_config.json").read_text())
     assert described["base_model_name_or_path"] == str(project / "base")
     assert "adapter_config.json (base_model_name_or_path) names the base of these adapters" in exported.stderr
     assert str(project / "base") in exported.stderr
     monkeypatch.chdir(tmp_path)
+    below.rmdir()
     assert AutoModelForCausalLM.from_pretrained(project / "adapters") is not None
     monkeypatch.chdir(tmp_path.parent)
     again = run_here("export", str(project / "runs/lora"), str(project / "adapters"), "--unchecked", cwd=tmp_path)

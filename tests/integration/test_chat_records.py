@@ -143,6 +143,15 @@ def test_a_table_without_messages_is_rejected(tmp_path, name, content):
     assert "data.text_field" in rejected.reason
 
 
+@pytest.mark.parametrize(("task", "names"), [("completion", "prompt and completion"), ("preference", "rejected")])
+def test_a_table_of_other_names_is_told_the_names(tmp_path, task, names):
+    """Columns that no setting can map are to be renamed; data.text_field would not help."""
+    (rejected,) = read_all(source_of(tmp_path, "a.csv", b"Frage,Antwort\n1,a\n", task))
+    assert "only 'Frage', 'Antwort': call" in rejected.reason
+    assert rejected.reason.endswith(names)
+    assert "data.text_field" not in rejected.reason
+
+
 def test_fields_that_are_not_used_are_warnings(tmp_path):
     """What a record says beside its conversation comes with the document, but for fields that are asked for."""
     said = {"role": "assistant", "content": "b", "mood": "good"}

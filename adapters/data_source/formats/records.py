@@ -42,6 +42,13 @@ _CONVERTING: Mapping[Task, int] = MappingProxyType({"chat": 2, "preference": 2, 
 _USUAL_TEXT = "text"
 _PRETOKENIZED = "input_ids"
 _MOST_NAMES_SHOWN = 10
+_COLUMNS: Mapping[Task, str] = MappingProxyType(
+    {
+        "chat": "set data.text_field to that of the messages, or call two of them prompt and completion",
+        "completion": "call two of them prompt and completion",
+        "preference": "call three of them prompt, chosen and rejected",
+    }
+)
 
 
 def fingerprint_of(*how: object) -> str:
@@ -239,7 +246,7 @@ class Fields:
         optional = () if self.task == "text" else self.content
         if optional and not any(name in columns for name in optional if name not in SHARED_FIELDS):
             wanted = shown(name for name in optional if name not in SHARED_FIELDS)
-            return f"{file}: there is none of the columns {wanted}, only {shown(columns)}: set data.text_field"
+            return f"{file}: there is none of the columns {wanted}, only {shown(columns)}: {_COLUMNS[self.task]}"
         for name in self.names:
             if name not in columns and name == self.text and _PRETOKENIZED in columns:
                 return f"{file}: there is no column {name!r}, but token ids in {_PRETOKENIZED!r}: set data.kind=tokens"

@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -48,10 +49,12 @@ def test_paths_may_have_spaces(tmp_path, monkeypatch, capsys):
     for name in ("own_text.yaml", "settings.schema.json"):
         shutil.copy(FOLDER / name, package)
     monkeypatch.setattr(ready_configurations, "FOLDER", package)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/holdfast"])
     assert main(["init", "own_text", "--output", "my texts.yaml"]) == 0
     text = Path("my texts.yaml").read_text()
     assert schema_of(text)["title"] == "Settings of Holdfast"
     example = next(line for line in text.splitlines() if " train " in line)
+    assert "holdfast train" in example
     for line in (capsys.readouterr().out.splitlines()[-1], example.removeprefix("#")):
         words = shlex.split(line)
         assert words[words.index("--config") + 1] == "my texts.yaml"

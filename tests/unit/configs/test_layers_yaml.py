@@ -84,6 +84,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     assert "it cannot be read (" in complaint(loop)
 
 
+def test_a_mistyped_file_is_named_with_the_nearest(tmp_path):
+    """The file beside it, or else the configuration of the package, that was probably meant."""
+    written(tmp_path, "run: {seed: 1}").rename(tmp_path / "mine.yaml")
+    assert complaint(tmp_path / "mine.yml").endswith(f"; did you mean {tmp_path / 'mine.yaml'}?")
+    assert complaint(tmp_path / "own_txt").endswith("; did you mean own_text?")
+    assert complaint(tmp_path / "other").endswith("listed by config --list")
+
+
 def test_an_empty_file_sets_nothing(tmp_path):
     """A file of comments only is fine."""
     assert load_settings([written(tmp_path, "# nothing\n")], [], {}) == load_settings([], [], {})

@@ -61,3 +61,10 @@ def test_the_audit_of_a_run_is_found_by_name(capsys):
     AuditLog(Path("gpt2")).close()
     assert main(["audit", "gpt2"]) == 0
     assert capsys.readouterr().out == "gpt2: no entries\n"
+
+
+def test_settings_are_not_named_as_required(capsys):
+    """A command without its folder asks for the folder only, as settings may be left out."""
+    with pytest.raises(SystemExit):
+        main(["export", "runs/mine"])
+    assert capsys.readouterr().err.endswith("the following arguments are required: FOLDER\n")

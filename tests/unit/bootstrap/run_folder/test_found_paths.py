@@ -102,6 +102,9 @@ def test_a_base_that_is_missing_or_useless_is_refused(project, tmp_path):
         pass
     with pytest.raises(ConfigurationError, match=r"--base \./nowhere is no folder"):
         with_base(missing, "./nowhere")
+    write_run(tmp_path / "of-base")
+    with pytest.raises(ConfigurationError, match=r"--base .*/of-base is the folder of a run"):
+        with_base(missing, str(tmp_path / "of-base"))
     plain = write_run(tmp_path / "plain", settings=["model.path=org/base"])
     tuned = write_run(tmp_path / "tuned", settings=["model.path=org/base", "model.lora.rank=4"])
     with pytest.raises(ConfigurationError, match=r"--base org/base has no effect: .*plain trained no adapters"):

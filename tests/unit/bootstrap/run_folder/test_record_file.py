@@ -3,10 +3,12 @@
 import json
 import os
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.record_file import RecordLostError, read_record, stored_record
 from holdfast.domain.checkpoints.retention import Retention
@@ -170,6 +172,29 @@ def test_a_copied_folder_whose_record_is_lost_is_a_run_of_its_own(run, tmp_path)
     assert "checkpoint-10 holds it" in lost
     assert is_copy.startswith(f"this is a copy of {run}")
     assert stored_record(tmp_path / "copy")["id"] != stored_record(run)["id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("runs/handbok", r"runs/handbok is not a run folder: there is no such folder; did you mean runs/handbook\?"),
+        ("handbok", r"handbok is not a run folder: there is no such folder; did you mean runs/handbook\?"),
+        ("far/away", "far/away is not a run folder: there is no such folder$"),
+        ("merged", "merged is not a run folder: it is the folder of a model: name the run that it comes from"),
+        ("adapters", "adapters is not a run folder: it is the folder of a model"),
+        ("runs", r"runs is not a run folder: it has no run\.json$"),
+    ],
+)
+@pytest.mark.parametrize("reader", [read_record, RunView])
+def test_a_folder_that_is_no_run_is_told_by_what_it_is(tmp_path, monkeypatch, name, said, reader):
+    """A missing folder is named with the one that was probably meant, and an exported model as such."""
+    monkeypatch.chdir(tmp_path)
+    begin(tmp_path / "runs/handbook")
+    for file in ("merged/config.json", "adapters/adapter_config.json"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(StateError, match=f"^{said}"):
+        reader(Path(name))
 
 
 def test_a_record_of_gigabytes_is_not_read(tmp_path):
