@@ -59,8 +59,8 @@ def write_copy(name: str, target: Path | None = None, program: str = _PROGRAM) -
     """Write a copy of the configuration ``name`` to ``target``, by default ``<name>.yaml`` here; return its path.
 
     Its first line tells editors the URI of the JSON Schema of this installation. Its examples name the new file, quoted
-    for a shell, and call this program by ``program``. Raises ``ConfigurationError`` for an unknown name, and if the file
-    exists or cannot be written.
+    for a shell, and call this program by ``program``. Raises ``ConfigurationError`` for an unknown name, and if the
+    file exists or cannot be written.
     """
     name = name.removesuffix(".yaml")
     if name not in ready_names():
