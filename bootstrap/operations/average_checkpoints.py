@@ -17,7 +17,14 @@ from holdfast.adapters.shared.tensor_state.file_parts import InMemoryPart, read_
 from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
-from holdfast.bootstrap.operations.named_checkpoint import Choice, Place, place_of, refuse_missing, restore
+from holdfast.bootstrap.operations.named_checkpoint import (
+    Choice,
+    Place,
+    damaged_steps,
+    place_of,
+    refuse_missing,
+    restore,
+)
 from holdfast.bootstrap.operations.trained_model import open_store, open_trained
 from holdfast.bootstrap.run_folder.found_paths import at_project
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
@@ -155,15 +162,19 @@ class _Draft:
 
 def _members(store: StateStore, run: Path, selection: Selection) -> Sequence[Member]:
     found = {info.progress.step: info for info in store.list()}
+    broken = damaged_steps(run, [*found.values()])
     if selection.last is not None:
         if len(found) < selection.last:
             msg = f"{run} holds {len(found)} checkpoints, and {selection.last} were to be averaged: ask for fewer"
             raise StateError(msg)
-        steps = sorted(found)[-selection.last :]
+        steps = sorted({*found, *broken})[-selection.last :]
     else:
         steps = sorted(set(selection.steps))
-        for step in steps:
-            refuse_missing([*found], run, step)
+    for step in steps:
+        if step in broken:
+            msg = f"checkpoint-{step} of {run} is damaged: inspect shows its defect, and --steps names others"
+            raise StateError(msg)
+        refuse_missing([*found], run, step)
     weights = [1.0] * len(steps) if selection.weights is None else selection.weights
     if len(weights) != len(steps):
         msg = f"there are {len(weights)} weights for {len(steps)} checkpoints: give one for each, by ascending step"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.state_store.checkpoint_inspection import is_checkpoint
-from holdfast.adapters.state_store.checkpoint_verification import complete, read_committed, require_sound
+from holdfast.adapters.state_store.checkpoint_verification import (
+    complete,
+    read_committed,
+    read_manifest,
+    require_sound,
+)
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.adapters.state_store.verified_read import verify_while_read
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import CheckpointInfo, Loaded, OpenFile, StateStore
 
 _MOST_NAMED = 20
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +89,16 @@ def place_of(path: Path, choice: Choice) -> Place:
 def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
     """Pass the checkpoint at ``place`` in ``store`` to ``into``, as ``StateStore.restore`` does.
 
-    Returns the checkpoint; raises ``StateError`` if no such checkpoint verifies.
+    Returns the checkpoint, after a warning for each newer one that is damaged; raises ``StateError`` if no such
+    checkpoint verifies.
     """
     run, choice = place.path, place.choice
-    step = _best(store.list(), run) if choice.best else choice.step
-    steps = _steps_of(store.list())
-    if step is not None:
+    found = store.list()
+    steps, broken = _steps_of(found), [] if choice.is_newest else damaged_steps(run, found)
+    for each in broken if choice.best else ():
+        _log.warning("checkpoint-%d of %s is damaged and cannot be chosen: inspect shows its defect", each, run)
+    step = _best(found, run) if choice.best else choice.step
+    if step is not None and step not in broken:
         refuse_missing(steps, run, step)
     loaded = store.restore(into, at_most=step)
     if step is not None:
@@ -94,7 +106,26 @@ def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], ob
     if loaded.info is None:
         msg = f"{run} holds no valid checkpoint yet: train it first"
         raise StateError(msg)
+    for each in loaded.rejected:
+        chosen = f"checkpoint-{loaded.info.progress.step}"
+        _log.warning("%s of %s is damaged (%s) and was quarantined: %s is used", each.name, run, each.reason, chosen)
     return loaded.info
+
+
+def damaged_steps(run: Path, found: Sequence[CheckpointInfo]) -> Sequence[int]:
+    """Return the steps, ascending, of the checkpoints on the disk of ``run`` that are damaged and not in ``found``."""
+    files = FileOperations()
+    known, broken = _steps_of(found), []
+    for folder in StoreFolder(run.absolute(), files).checkpoints():
+        step = int(folder.name.rpartition("-")[2])
+        try:
+            if step not in known:
+                read_manifest(files, folder)
+        except CorruptCheckpoint:
+            broken.append(step)
+        except FileNotFoundError:
+            continue  # the training process has deleted it
+    return broken
 
 
 def refuse_other(loaded: Loaded, steps: Sequence[int], run: Path, step: int) -> None:

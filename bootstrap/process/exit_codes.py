@@ -168,7 +168,7 @@ def _failed(sentence: str, error: BaseException | None, code: ExitCode = ExitCod
 
 def _sentence_on(error: Exception | SystemExit) -> str | None:
     """Return a sentence on an error of a plugin or of the system, None if it may be a mistake here."""
-    from holdfast.bootstrap.process.printing import output_trouble
+    from holdfast.bootstrap.process.printing import output_trouble, trouble_without_path
 
     if isinstance(error, OSError | SystemExit) and (trouble := output_trouble(error)) is not None:
         return trouble
@@ -183,7 +183,7 @@ def _sentence_on(error: Exception | SystemExit) -> str | None:
         return _NO_MEMORY
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # the words of Python's threading
         return _NO_THREAD
-    return None
+    return trouble_without_path(error) if isinstance(error, OSError) else None
 
 
 def _where(error: BaseException) -> str:

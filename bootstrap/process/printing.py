@@ -56,14 +56,15 @@ def print_notes(notes: Iterable[str], stream: TextIO | None = None) -> None:
 def unread_output_dropped() -> Iterator[None]:
     """Leave the block once standard output takes no more, and drop the rest of the output.
 
-    Its reader or its terminal has gone, or its disk is full, which standard error says. Raises the other errors of the
-    block.
+    Its reader or its terminal has gone, or its disk is full, for good or for a moment, which standard error says.
+    Raises the other errors of the block.
     """
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if (trouble := output_trouble(error)) is None:
+        trouble = output_trouble(error) or trouble_without_path(error)
+        if trouble is None:
             raise
         if error.errno not in (errno.EPIPE, errno.EIO):
             report_line(f"warning: {trouble}; the rest of the output is left out")
@@ -75,7 +76,7 @@ def output_trouble(error: OSError | SystemExit) -> str | None:
     ``error`` may be what a write to it raised.
     """
     try:
-        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_A_STREAM:
+        if isinstance(error, OSError) and trouble_without_path(error) is not None:
             sys.stdout.write("\n")  # as a write that failed may leave nothing to flush
         sys.stdout.flush()
     except OSError as refusal:
@@ -86,6 +87,15 @@ def output_trouble(error: OSError | SystemExit) -> str | None:
         os.close(nothing)
         return f"standard output cannot be written, {explain(refusal)}"
     return None
+
+
+def trouble_without_path(error: OSError) -> str | None:
+    """Return what ``error`` says of a disk that failed in mid-file, None if it is of another kind or names a path."""
+    from holdfast.adapters.shared.files.file_operations import explain
+
+    if error.filename is not None or error.errno not in _OF_A_STREAM:
+        return None
+    return f"standard output or a file could not be written or read, {explain(error)}"
 
 
 def print_line(line: str) -> None:

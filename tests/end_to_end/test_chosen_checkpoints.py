@@ -100,6 +100,33 @@ def test_a_damaged_checkpoint_that_was_chosen_is_named(home, tmp_path):
     assert "was quarantined: choose another step" in process.stderr
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "MANIFEST.json", "COMMIT"])
+def test_an_older_checkpoint_in_the_place_of_a_damaged_one_is_told(home, tmp_path, caplog, name):
+    """A command that takes the newest checkpoint warns of the damaged one whose place it takes."""
+    shutil.copytree(home / RUN, tmp_path / RUN)
+    spoil(tmp_path / RUN / "checkpoints/checkpoint-20" / name)
+    assert evaluated(tmp_path, RUN)[1] == 15
+    (warning,) = caplog.messages
+    assert warning.startswith("checkpoint-20 of runs/default is damaged (")
+    assert warning.endswith(") and was quarantined: checkpoint-15 is used")
+
+
+@pytest.mark.parametrize("name", ["MANIFEST.json", "COMMIT"])
+def test_no_other_checkpoint_is_chosen_in_the_place_of_an_incomplete_one(home, tmp_path, caplog, name):
+    """``--last`` and ``--step`` of one without its manifest end with 4 and name it, and ``--best`` warns of it."""
+    shutil.copytree(home / RUN, tmp_path / RUN)
+    spoil(tmp_path / RUN / "checkpoints/checkpoint-15" / name)
+    for chosen in ("--last=2", "--steps=15,20"):
+        process = run_here("average", RUN, chosen, "--output=mean", "--no-evaluation", cwd=tmp_path)
+        assert process.returncode == 4
+        assert "checkpoint-15 of runs/default is damaged" in process.stderr
+    evaluated(tmp_path, RUN, "--best")
+    assert "checkpoint-15 of runs/default is damaged and cannot be chosen" in caplog.text
+    process = run_here("generate", RUN, "--step=15", cwd=tmp_path)
+    assert process.returncode == 4
+    assert "checkpoint-15 of runs/default is damaged" in process.stderr
+
+
 @pytest.mark.parametrize("command", [["generate"], ["evaluate"], ["inspect"]])
 def test_a_step_that_is_not_there_is_told_with_those_that_are(home, command):
     """A step without a checkpoint ends with 4 and a sentence that names the steps there are."""

@@ -66,11 +66,16 @@ def test_a_path_that_the_system_refuses_is_one_sentence(number, capsys):
     [
         (MemoryError(), "too little memory: free some, raise the limit"),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "too little memory: free some, raise the limit"),
+        (
+            OSError(errno.EIO, os.strerror(errno.EIO)),
+            "could not be written or read, input/output error: check the disk",
+        ),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "could not be written or read, no space left on device"),
         (RuntimeError("can't start new thread"), r"no further thread: raise its limit of memory \(ulimit -v\)"),
     ],
 )
 def test_a_limit_of_the_system_is_one_sentence(error, remedy, capsys):
-    """A process without memory, or that may start no thread, is told which limit to raise."""
+    """A process without memory or disk, or that may start no thread, is told what to change."""
 
     def command():
         raise error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.process.printing import print_line, short, visible
+from holdfast.bootstrap.process.printing import print_line, short, unread_output_dropped, visible
 
 TEXT = "a\tb\n\x1b[2J\x9b\x07é"
 
@@ -41,3 +43,12 @@ def test_a_full_disk_ends_the_output_of_a_run_and_not_the_run(monkeypatch, capfd
         "warning: standard output cannot be written, no space left on device: free some space there; "
         "the rest of the output is left out\n"
     )
+
+
+def test_a_disk_that_is_full_for_a_moment_ends_the_output_of_a_run_and_not_the_run(capfd):
+    """A write that fails once ends the output, although the next one would be let; another error is raised."""
+    with unread_output_dropped():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert "no space left on device: free some space" in capfd.readouterr().err
+    with pytest.raises(FileNotFoundError), unread_output_dropped():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
