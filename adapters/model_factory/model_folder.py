@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file of a model folder; raises ``ConfigurationError`` if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{path} cannot be read, {error}: set model.path to a model folder on this machine"
         raise ConfigurationError(msg) from error
     if not isinstance(found, dict):

@@ -73,7 +73,7 @@ def _shards(folder: Path) -> Sequence[Path]:
     try:
         named = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
         return [folder / Path(name).name for name in sorted(set(named))]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{folder / _INDEX} names no files: copy the model folder again"
         raise ConfigurationError(msg) from error
 

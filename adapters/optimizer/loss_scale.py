@@ -66,6 +66,6 @@ class LossScale:
         try:
             saved = json.loads(read_whole(path, open_file))
             return cls(float(saved["scale"]), good_steps=int(saved["good_steps"]))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             msg = f"{path} cannot be read: {error}; restore another checkpoint"
             raise StateError(msg) from error

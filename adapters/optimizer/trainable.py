@@ -121,7 +121,7 @@ class TorchTrainable(Trainable, HasOwnEnds):
             return losses
         total = torch.stack([_on_host(loss) for loss in losses]).sum()
         total = total.to(self._engine.device)
-        distributed.all_reduce(total)
+        within_memory(self._engine.device.type, distributed.all_reduce, total)
         return [total / self._mesh.peers]
 
     @override

@@ -76,7 +76,7 @@ def _tell_splits(folder: Path) -> None:
 def _tell_unlisted(files: Sequence[Path]) -> None:
     for state in {file.with_name("state.json") for file in files if file.suffix.lower() == ".arrow"}:
         listed: set[str] = set()
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
             listed = {entry["filename"] for entry in entries}
         beside = [file.name for file in files if file.parent == state.parent and file.suffix.lower() == ".arrow"]

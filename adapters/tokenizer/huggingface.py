@@ -237,6 +237,6 @@ def _own_file(path: Path) -> Path:
     """Return the tokenizer.json beside a model of ours in the folder ``path``, which transformers does not know."""
     try:
         is_own = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type") == OWN_TYPE
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return path
     return path / "tokenizer.json" if is_own and (path / "tokenizer.json").is_file() else path

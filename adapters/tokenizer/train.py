@@ -206,7 +206,7 @@ def _load(file: Path, report: Callable[[str], object]) -> str | None:
         record = json.loads(file.read_text(encoding="utf-8"))
         serialized = str(record["tokenizer"])
         is_whole = bool(record["blake2b"] == _digest(serialized))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         is_whole = False
     if is_whole:
         return serialized

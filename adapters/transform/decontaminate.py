@@ -126,7 +126,7 @@ def _texts_of(path: Path, field: str) -> list[str]:
 def _text_in(line: str, field: str, place: str) -> str:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{place} of transform '{_KIND}' is no JSON: {error}"
         raise ConfigurationError(msg) from error
     text = record.get(field) if isinstance(record, dict) else None

@@ -32,7 +32,10 @@ exit codes:
 _PARTING_SECONDS = 2.0
 _SIGNALED = 128
 _OUR_PACKAGE = "holdfast"
-_OF_A_PATH = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS}
+_OF_A_PATH = {
+    *(errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS, errno.EIO, errno.ENOSPC),
+    *(errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.EMFILE, errno.ENFILE),
+}
 """Errors that no mistake of this program causes."""
 _NO_TEMPORARY = "No usable temporary directory"  # the words of Python's tempfile
 _NO_MEMORY = (
@@ -168,13 +171,22 @@ def _failed(sentence: str, error: BaseException | None, code: ExitCode = ExitCod
 
 def _sentence_on(error: Exception | SystemExit) -> str | None:
     """Return a sentence on an error of a plugin or of the system, None if it may be a mistake here."""
-    from holdfast.bootstrap.process.printing import output_trouble, trouble_without_path
+    from holdfast.bootstrap.process.printing import output_trouble
 
     if isinstance(error, OSError | SystemExit) and (trouble := output_trouble(error)) is not None:
         return trouble
+    ranks = sys.modules.get("holdfast.adapters.shared.network.lost_ranks")  # if it was not imported, there is no other
+    if ranks is not None and (sentence := ranks.sentence_on_lost_peers(error)) is not None:
+        return str(sentence)
     plugins = sys.modules.get("holdfast.bootstrap.wiring.plugins")  # if it was not imported, no plugin was
     if plugins is not None and (sentence := plugins.blame(error)) is not None:
         return str(sentence)
+    return _sentence_of_system(error)
+
+
+def _sentence_of_system(error: Exception | SystemExit) -> str | None:
+    from holdfast.bootstrap.process.printing import trouble_without_path
+
     if isinstance(error, OSError) and error.errno in _OF_A_PATH and error.filename is not None:
         from holdfast.adapters.shared.files.file_operations import explain
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _NARROWEST = 40
-_OF_A_STREAM = {errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_OF_A_STREAM = {errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE}
 
 
 def fitting(text: str, stream: TextIO | None = None) -> str:

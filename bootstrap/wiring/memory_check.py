@@ -179,6 +179,6 @@ def _config_in(folder: Path) -> Mapping[str, Any]:
         if not file.is_file() or file.stat().st_size > _LARGEST_CONFIG:
             return {}
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # the model factory reports the problem
+    except (OSError, ValueError, RecursionError):  # the model factory reports the problem
         return {}
     return found if isinstance(found, dict) else {}

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from holdfast.adapters.model_factory.model_folder import check_model_folder
+from holdfast.adapters.model_factory.model_folder import check_model_folder, read_json
 from holdfast.domain.errors import ConfigurationError
 
 
@@ -74,3 +74,11 @@ def test_the_hub_s_own_links_are_taken(tmp_path):
     (snapshot / "config.json").symlink_to("../../refs")
     with pytest.raises(ConfigurationError, match="leads out"):
         check_model_folder(snapshot)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "list", "bytes", "deep"])
+def test_a_description_that_is_no_object_is_a_sentence(tmp_path, content):
+    """A file of a model that holds no JSON object, or one of too many levels, is refused by name."""
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"config\.json"):
+        read_json(tmp_path / "config.json")

@@ -116,7 +116,9 @@ def flip(content: bytes) -> bytes:
     return content[:at] + b"zz" + content[at + 2 :]
 
 
-@pytest.mark.parametrize("damage", [cut, flip, lambda _: b"", lambda _: b"[]", lambda _: b"\xff"])
+@pytest.mark.parametrize(
+    "damage", [cut, flip, *(lambda _, text=text: text for text in (b"", b"[]", b"\xff", b"[" * 100_000))]
+)
 def test_a_damaged_file_is_replaced(train, tmp_path, damage):
     """A kept tokenizer that was cut or changed is trained again, with a word about it, and kept as it was."""
     train(MemoryDataSource(TIES))

@@ -25,14 +25,19 @@ _SIGNS = (
 
 def raise_if_peers_are_lost(error: BaseException) -> None:
     """Raise ``TrainingError`` if ``error`` came from a collective that another rank left, for example when killed."""
+    if (sentence := sentence_on_lost_peers(error)) is not None:
+        time.sleep(COURTESY_SECONDS)
+        raise TrainingError(sentence) from error
+
+
+def sentence_on_lost_peers(error: BaseException) -> str | None:
+    """Return a sentence if ``error`` came from a collective of this process that another rank left, otherwise None."""
     if not dist.is_available() or not dist.is_initialized() or not is_of_lost_peers(error, dist.get_world_size()):
-        return
-    time.sleep(COURTESY_SECONDS)
+        return None
     place = f"rank {dist.get_rank()} of {dist.get_world_size()}"
     waited = _WAITED.search(str(error))
     bound = f" within {int(waited[1]) / 1000:.0f} s, torch's time limit" if waited else ""
-    msg = f"{place} lost the other ranks in the middle of a step{bound}; look for their first error and restart"
-    raise TrainingError(msg) from error
+    return f"{place} lost the other ranks in the middle of a step{bound}; look for their first error and restart"
 
 
 def is_of_lost_peers(error: BaseException, num_ranks: int) -> bool:

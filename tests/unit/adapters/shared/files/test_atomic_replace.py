@@ -36,3 +36,14 @@ def test_a_pipe_in_place_of_the_draft_is_refused(tmp_path):
     with pytest.raises(OSError, match=r"a\.json\.new"):
         replace_file(tmp_path / "a.json", b"new")
     assert not (tmp_path / "a.json").exists()
+
+
+def test_the_drafts_of_killed_processes_are_deleted_in_the_end(tmp_path):
+    """A shared file is written again without the old drafts for it; those of other files and of now stay."""
+    names = [".a.json.1.new", ".a.json.2.new", ".b.json.1.new"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"half")
+    for name in (names[0], names[2]):
+        os.utime(tmp_path / name, (0, 0))
+    replace_file(tmp_path / "a.json", b"whole", is_shared=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", *names[1:]}

@@ -6,9 +6,23 @@ import torch.distributed as dist
 
 from holdfast.adapters.shared.network import lost_ranks as peers
 from holdfast.adapters.shared.network.lost_ranks import is_of_lost_peers
+from holdfast.bootstrap.process.exit_codes import guarded
 from holdfast.domain.errors import TrainingError
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:36736: Connection reset by peer"
+
+
+def test_a_peer_that_is_gone_is_one_sentence_wherever_a_collective_is(monkeypatch, capsys):
+    """A command whose collective fails outside of a step too ends with a sentence, without a traceback."""
+    for name, value in {"is_initialized": True, "get_world_size": 2, "get_rank": 1}.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+
+    def command():
+        raise RuntimeError(GLOO)
+
+    assert guarded(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: rank 1 of 2 lost the other ranks")
 
 
 def test_the_longest_wait_of_a_step_is_told(monkeypatch):
