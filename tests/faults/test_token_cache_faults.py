@@ -355,3 +355,13 @@ def test_the_derived_arrays_of_another_shard_are_made_again(root):
 if __name__ == "__main__":
     scenarios = (killed_everywhere, killed_evicting, killed_encrypting, slowly, waiting)
     {scenario.__name__: scenario for scenario in scenarios}[sys.argv[1]](Path(sys.argv[2]))
+
+
+def test_a_pipe_in_place_of_derived_arrays_is_replaced(root, caplog):
+    """A pipe where arrays are stored is not waited for: they are computed again and stored there."""
+    expected = finish(root, NAMES[:1])
+    (path,) = root.rglob("derived-*")
+    path.unlink()
+    os.mkfifo(path)
+    assert finish(root, NAMES[:1]) == expected
+    assert "is computed again" in caplog.text

@@ -14,6 +14,7 @@ import numpy as np
 from blake3 import blake3
 from safetensors.numpy import save
 
+from holdfast.adapters.shared.files.regular_file import regular
 from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests, read_at
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, bytes_of
 
@@ -73,7 +74,7 @@ def load_arrays(
     With ``row`` only this row of each is returned; without ``verify`` nothing else is read. Raises ``OSError``, and
     ``CorruptTokensError`` for a truncated file or, with ``verify``, for wrong bytes.
     """
-    with FileIO(path) as file:
+    with FileIO(path, opener=regular) as file:
         read: Callable[[int, int], bytes] = partial(read_at, file.fileno())
         size = os.fstat(file.fileno()).st_size
         if cipher is not None:
@@ -126,7 +127,7 @@ def read_arrays(
 def _read_once(
     path: Path, fail: Callable[[str], Exception], known: VerifiedArrays | None, *, verify: bool
 ) -> tuple[Arrays, VerifiedArrays]:
-    file = FileIO(path)
+    file = FileIO(path, opener=regular)
     try:
         arrays, found = _read_arrays(file, path, fail, known, verify=verify)
     except BaseException:

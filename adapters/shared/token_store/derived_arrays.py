@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.shared.files.regular_file import IrregularFileError
 from holdfast.adapters.shared.token_store.array_files import load_arrays, read_arrays, store_arrays
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading, storing
 from holdfast.adapters.shared.token_store.lru_cache import LruCache
@@ -59,7 +60,7 @@ class DerivedArrayStore:
             arrays = self._read(path, cipher)
         except FileNotFoundError:
             return None
-        except CorruptTokensError as damage:
+        except (CorruptTokensError, IrregularFileError) as damage:
             _log.warning("%s is computed again: %s", path, damage)
             return None
         return arrays
