@@ -95,8 +95,8 @@ def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], ob
     run, choice = place.path, place.choice
     found = store.list()
     steps, broken = _steps_of(found), [] if choice.is_newest else damaged_steps(run, found)
-    for each in broken if choice.best else ():
-        _log.warning("checkpoint-%d of %s is damaged and cannot be chosen: inspect shows its defect", each, run)
+    for number in broken if choice.best else ():
+        _log.warning("checkpoint-%d of %s is damaged and cannot be chosen: inspect shows its defect", number, run)
     step = _best(found, run) if choice.best else choice.step
     if step is not None and step not in broken:
         refuse_missing(steps, run, step)
