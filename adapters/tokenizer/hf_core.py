@@ -27,11 +27,11 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 @contextmanager
 def telling_panics(name: str) -> Iterator[None]:
-    """Raise ``ConfigurationError`` about the tokenizer ``name`` in place of a panic of tokenizers, written in Rust."""
+    """Raise ``ConfigurationError`` about the tokenizer ``name`` in place of what tokenizers, in Rust, raises."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ == "PanicException":  # the library exports no name of it
+        if type(error) is Exception or type(error).__name__ == "PanicException":  # the library has no names of its own
             msg = f"{name} makes tokenizers fail on a text ({' '.join(str(error).split())}): use another tokenizer"
             raise ConfigurationError(msg) from error
         raise

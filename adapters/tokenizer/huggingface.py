@@ -117,7 +117,8 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         else:
             source = TokenizerSource(str(file) if file.is_dir() else path, revision, path)
             try:
-                model, config = source.load(follows_model=follows_model), source.config()
+                with core.telling_panics(path):
+                    model, config = source.load(follows_model=follows_model), source.config()
             except ConfigurationError as error:
                 msg = f"{error}{guess(path)}"
                 raise ConfigurationError(msg) from error

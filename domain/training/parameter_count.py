@@ -24,10 +24,12 @@ def fewest_parameters(config: Mapping[str, Any]) -> SizedModel | None:
     fields that are missing or not whole numbers; ``decoder`` is this program's model.
     """
     kind = config.get("model_type")
+    if not isinstance(kind, str):
+        return None
     if kind == "gpt2":
         found = _gpt2(config)
     elif kind in _GATED or kind == "decoder":
-        found = _llama_like(config, str(kind))
+        found = _llama_like(config, kind)
     else:
         return None
     if found is None:

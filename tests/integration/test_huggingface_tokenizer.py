@@ -182,6 +182,24 @@ def test_a_tokenizer_that_panics_is_refused(tmp_path, kind, backend):
         HuggingfaceTokenizer.load(str(tmp_path / "bad.json"), backend=backend).encode(["a b", f"{'a' * 30}!"])
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"type": "WordLevel", "vocab": {"a": 0, "</s>": 1}, "unk_token": "zz"}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    ],
+    ids=["no-unknown", "no-map"],
+)
+def test_a_folder_with_a_tokenizer_that_fails_is_refused(tmp_path, changes):
+    """An error and a panic of tokenizers, while a folder is loaded or its special tokens are looked at, are refused."""
+    record = json.loads(small_tokenizer("gpt-2").to_str()) | changes
+    (tmp_path / "tokenizer.json").write_text(json.dumps(record))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigurationError, match=r"use another tokenizer|cannot be loaded"):
+        HuggingfaceTokenizer.load(str(tmp_path)).encode(["b c"])
+
+
 @pytest.mark.parametrize("number", [1 << 27, 2**31, 2**32 - 1])
 def test_an_id_that_no_model_has_is_refused(tmp_path, number):
     """A vocabulary as large as its largest id would take gigabytes; the message names the token."""
