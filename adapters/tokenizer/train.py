@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.tokenizer.backends.text_pieces import pieces
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.domain.data.no_text import no_text, none_usable
@@ -203,7 +204,7 @@ def _load(file: Path, report: Callable[[str], object]) -> str | None:
     if not file.exists():
         return None
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(read_regular(file))
         serialized = str(record["tokenizer"])
         is_whole = bool(record["blake2b"] == _digest(serialized))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

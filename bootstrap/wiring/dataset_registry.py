@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.sizes import shown_size
@@ -104,7 +105,7 @@ def datasets_in(folder: Path, cache: CacheSettings, show: ShowPhase = show_nothi
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        known = parse_json(path.read_text(encoding="ascii"))
+        known = parse_json(read_regular(path))
         return {key: unsealed(entry) for key, entry in known.items() if _is_entry(entry)}
     except (OSError, ValueError, AttributeError):
         return {}

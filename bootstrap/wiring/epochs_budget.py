@@ -110,5 +110,8 @@ class _EpochsDecision:
             self._folder.record_decision(self._name, str(whole), self._reason, {_SINCE: str(samples)})
             if before not in (0, whole):
                 self._report(f"{self._name} now ends the run at step {whole:,}, not {before:,}: {self._reason}")
+            if step and samples > self._rows:
+                read = f"the run has read {counted(samples, 'row')}, more than the {self._rows:,} of {self._name}"
+                self._report(f"{read}: it ends at step {step:,}, where it is")
         self._budget.steps = self._steps
         return not stands

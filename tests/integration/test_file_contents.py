@@ -118,6 +118,20 @@ def test_a_damaged_memory_of_contents_is_no_memory(folder, tmp_path, contents):
     assert Datasets(tmp_path).name_of(again) == cache_key(again)
 
 
+def test_a_pipe_in_place_of_a_memory_of_contents_is_not_waited_for(folder, tmp_path):
+    """A pipe where contents are remembered is no memory, and the next one replaces it."""
+    reader = TextReader(FilesDataSource([str(folder)]), BYTES, RejectedRecords("stop"))
+    Datasets(tmp_path).keep(reader)
+    (path,) = tmp_path.glob(".contents/*.json")
+    before = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    again = TextReader(FilesDataSource([str(folder)]), BYTES, RejectedRecords("stop"))
+    assert Datasets(tmp_path).name_of(again) == cache_key(again)
+    Datasets(tmp_path).keep(again)
+    assert path.read_bytes() == before
+
+
 def test_hashing_is_told_only_where_files_are_read(tmp_path):
     """A person sees that data are hashed where their contents are not known, and nothing where they are."""
     path = tmp_path / "one.txt"

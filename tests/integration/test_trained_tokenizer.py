@@ -132,6 +132,17 @@ def test_a_damaged_file_is_replaced(train, tmp_path, damage):
     assert kept(tmp_path) == before
 
 
+def test_a_pipe_in_place_of_a_kept_tokenizer_is_replaced(train, tmp_path):
+    """A pipe where the tokenizer is kept is not waited for."""
+    train(MemoryDataSource(TIES))
+    before = kept(tmp_path)
+    (file,) = (tmp_path / "tokenizers").iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    train(MemoryDataSource(TIES))
+    assert kept(tmp_path) == before
+
+
 def test_a_tokenizer_that_cannot_be_kept_is_used_all_the_same(train, tmp_path):
     """A folder that cannot be written costs training again, not the run, and that is said."""
     (tmp_path / "file").write_text("no folder")

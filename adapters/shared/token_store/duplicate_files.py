@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.token_store.array_files import load_arrays, store_arrays
 from holdfast.adapters.shared.token_store.folder_operations import (
     CorruptTokensError,
@@ -110,7 +111,7 @@ class DuplicateFiles:
     def _open_cipher(self, encryption: ShardEncryption, path: Path) -> ShardCipher:
         with self._folder.locked():  # so that two processes do not write two keys
             if path.exists():
-                return encryption.open(json.loads(path.read_bytes()))
+                return encryption.open(json.loads(read_regular(path)))
             cipher = encryption.new()
             replace_file(path, json.dumps(cipher.to_json()).encode("ascii"))
             return cipher

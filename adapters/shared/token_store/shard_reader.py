@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.token_store.token_encryption import ShardCipher, ShardEncryption
 
 _CHUNK = 1 << 20
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in place of a file is not waited for
 
 
 def read_manifest(files: FileOperations, folder: Path, encryption: ShardEncryption | None) -> ShardManifest:
@@ -154,7 +155,7 @@ def _read_small(path: Path, manifest: ShardManifest, *, verify: bool) -> bytes:
 def lock_to_evict(folder: Path) -> int | None:
     """Return a descriptor that prevents opening the shard until it is closed; None if a process uses the shard."""
     try:
-        descriptor = os.open(folder / TOKENS, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(folder / TOKENS, _FLAGS)
     except FileNotFoundError:
         return None
     if _lock(descriptor, folder / TOKENS, fcntl.LOCK_EX):
@@ -182,12 +183,12 @@ def _decrypted_file(path: Path, cipher: ShardCipher) -> bytes:
 
 
 def _whole(path: Path) -> bytes:
-    with FileIO(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+    with FileIO(path, "rb", opener=lambda name, _: os.open(name, _FLAGS)) as file:
         return file.readall()
 
 
 def _open_pinned(path: Path | str) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, _FLAGS)
     if _lock(descriptor, Path(path), fcntl.LOCK_SH):
         return descriptor
     os.close(descriptor)

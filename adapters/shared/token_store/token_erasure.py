@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import destroy_file
+from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.adapters.shared.token_store.duplicate_files import DUPLICATES, DUPLICATES_KEY
 from holdfast.adapters.shared.token_store.shard_reader import lock_to_evict
@@ -177,8 +178,8 @@ def _shards_in(folder: Path) -> list[Path]:
 
 def _dataset_of(version: Path) -> str | None:
     try:
-        return str(parse_json(version.read_bytes())["dataset"])
-    except (ValueError, KeyError, TypeError):
+        return str(parse_json(read_regular(version))["dataset"])
+    except (IrregularFileError, ValueError, KeyError, TypeError):
         return None
 
 

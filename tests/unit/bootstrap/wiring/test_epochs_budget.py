@@ -78,7 +78,10 @@ def test_other_epochs_rows_and_data_count_what_is_left(tmp_path):
     store = store_at(steps, 2 * stream.num_rows)
     assert decided(tmp_path, CORPUS, epochs=3, store=store)[0] == steps + -(-stream.num_rows // ROWS)
     assert decided(tmp_path, CORPUS, epochs=5, rows=1, store=store)[0] == steps + 3 * stream.num_rows
-    assert decided(tmp_path, CORPUS, epochs=1, store=store)[0] == steps
+    assert decided(tmp_path, CORPUS, epochs=1, store=store, reports=reports)[0] == steps
+    assert reports.pop().endswith(
+        f"more than the {stream.num_rows} of data.epochs=1: it ends at step {steps}, where it is"
+    )
     assert decided(tmp_path, CORPUS, epochs=2, store=store)[0] == steps
     again, grown = decided(tmp_path, GROWN, epochs=2, store=store, reports=reports)
     assert again == steps + -(-(2 * grown.num_rows - 2 * stream.num_rows) // ROWS)
