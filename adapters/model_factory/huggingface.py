@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from holdfast.adapters.model_factory.deferred_huggingface import build_deferred
 from holdfast.adapters.model_factory.huggingface_checks import (
-    check_head_counts,
     check_known_fields,
     check_length,
+    check_numbers,
     check_sizes,
     check_task,
     check_vocabulary,
@@ -155,6 +155,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             if (own := Path(self._path) / "config.json").is_file():
                 check_positions(own.read_text(encoding="utf-8"))
             check_task(config)
+            check_numbers(config)
             if self._pretrained:
                 return config
             config.vocab_size = sizes.get("vocab_size", config.vocab_size)
@@ -162,7 +163,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             check_known_fields(self._config)
             config = AutoConfig.for_model(**{**sizes, **self._config})
             check_task(config)
-            check_head_counts(config)
+            check_numbers(config)
         config.bos_token_id = config.eos_token_id = end_of_text
         config.pad_token_id = None  # torch never trains a padding id, and here it may be any token's
         return config

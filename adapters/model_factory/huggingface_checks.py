@@ -39,8 +39,17 @@ def check_known_fields(fields: Mapping[str, Any]) -> None:
     _check_head_width(fields, default)
 
 
-def check_head_counts(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` if query heads cannot share keys evenly: transformers would fail in the first step."""
+def check_numbers(config: PreTrainedConfig) -> None:
+    """Raise ``ValueError`` for numbers with which transformers would fail in the first step, or train no layer."""
+    layers = getattr(config, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers < 1:
+        msg = f"num_hidden_layers is {layers}: a model needs at least one layer"
+        raise ValueError(msg)
+    for name, value in config.to_dict().items():
+        is_share = "drop" in name and isinstance(value, int | float) and not isinstance(value, bool)
+        if is_share and not 0 <= value <= 1:
+            msg = f"{name} is {value}: a probability is from 0 to 1"
+            raise ValueError(msg)
     heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
         msg = f"num_attention_heads, {heads}, is not a multiple of num_key_value_heads, {shared}"

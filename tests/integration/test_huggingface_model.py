@@ -173,6 +173,25 @@ def test_a_folder_whose_positions_have_two_values_is_refused(tmp_path):
         build(path=str(folder))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("num_hidden_layers", -1, "at least one layer"),
+        ("num_hidden_layers", 0, "at least one layer"),
+        ("attention_dropout", 2**40, "attention_dropout is 1099511627776: a probability"),
+        ("attention_dropout", -0.5, "attention_dropout is -0.5: a probability"),
+        ("model_type", [], "cannot be built"),
+    ],
+)
+def test_numbers_that_cannot_be_trained_are_refused(tmp_path, field, value, told):
+    """A folder without layers, with an impossible dropout or without a type is refused before the first step."""
+    folder = captured(build(config=LLAMA), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {field: value}))
+    with pytest.raises(ConfigurationError, match=told):
+        build(path=str(folder))
+
+
 def test_a_folder_s_configuration_can_be_trained_from_scratch(tmp_path):
     """Without its weights a folder describes a new model, drawn by the seed, as large as the vocabulary."""
     model = build(config=LLAMA)
