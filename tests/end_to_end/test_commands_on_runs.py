@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.test_preference_run import write_pairs
-from tests.support.command_line import SAME_RHYTHM, corpus, run_here, tiny
+from tests.support.command_line import SAME_RHYTHM, corpus, run, run_here, tiny
 from tests.support.planted_chats import SPECIAL, prompts, write_chats
 
 pytestmark = pytest.mark.slow
@@ -33,6 +33,8 @@ KINDS = {
         "data.sequence_length=128",
     ),
     "lora": ("model.path=base", "model.lora.rank=2"),
+    "ranks": ("distributed.processes=2",),
+    "shards": ("distributed.processes=2", "optimizer.sharding=fsdp2"),
 }
 """The settings that make each kind of run another than the first."""
 DATA = {"chat": "chats.jsonl", "preference": "pairs.jsonl"}
@@ -90,7 +92,8 @@ def trained(home, name, *more):
         word for word in tiny(home / "corpus.jsonl", *SHORT) if "model.path=base" not in more or "model.c" not in word
     ]
     places = ("data.path=corpus.jsonl", "run.cache_dir=cache")
-    process = run_here("train", *own, *places, f"run.name={name}", *more, cwd=home)
+    start = run if "distributed.processes=2" in more else run_here
+    process = start("train", *own, *places, f"run.name={name}", *more, cwd=home)
     assert process.returncode == 0, process.stderr
 
 
@@ -141,11 +144,11 @@ def problems(kind, cwd, refused=REFUSED, **places):
     return "\n".join(found)
 
 
-def outcome(kind, place, cwd, out, run, folder, refused=REFUSED):
-    """Return the problems of a run of ``kind`` in the project ``place``, which is called ``run`` in ``cwd``."""
+def outcome(kind, place, cwd, out, named, folder, refused=REFUSED):
+    """Return the problems of a run of ``kind`` in the project ``place``, which is called ``named`` in ``cwd``."""
     out.mkdir()
     data = place / DATA.get(kind, "corpus.jsonl")
-    return problems(kind, cwd, refused, run=run, folder=folder, runs=folder.parent, data=data, out=out)
+    return problems(kind, cwd, refused, run=named, folder=folder, runs=folder.parent, data=data, out=out)
 
 
 @pytest.fixture
