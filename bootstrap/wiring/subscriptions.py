@@ -65,7 +65,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
 from holdfast.domain.home_folder import expanded
-from holdfast.domain.training.cadence import Cadence
+from holdfast.domain.training.cadence import Cadence, mean_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -284,10 +284,8 @@ def _save(parts: RunParts) -> list[Subscription]:
 def _save_timer(parts: RunParts) -> SaveTimer | None:
     if parts.settings.state_store.every != "auto" or parts.opened.process_group.rank:
         return None
-    lived = [
-        death["seconds"] for death in JsonLines(RunLayout(parts.host.directory).restarts).read() if "seconds" in death
-    ]
-    return SaveTimer(between_failures=sum(lived) / len(lived) if lived else None)
+    deaths = JsonLines(RunLayout(parts.host.directory).restarts).read()
+    return SaveTimer(between_failures=mean_seconds(death.get("seconds") for death in deaths))
 
 
 def _show_saves(parts: RunParts) -> ShowSaves:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _SHORTEST, _LONGEST = 10.0, 600.0  # seconds
 _SHARE_OF_AGE = 0.05  # of the time that a run has taken: what a failure costs at most
 _MOST_WAITING = 0.01  # of the time, by training for saves
 _MOST_WRITING = 0.2  # of the time, by the disk beside training
+_AGES = 1e12  # more than any process lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +48,13 @@ def seconds_between_saves(age: float, cost: SaveCost, between_failures: float | 
     if between_failures is not None:
         wanted = min(wanted, max(1.0, math.sqrt(2 * cost.stall * between_failures)))
     return max(wanted, cost.stall / _MOST_WAITING, cost.writing / _MOST_WRITING)
+
+
+def mean_seconds(recorded: Iterable[object]) -> float | None:
+    """Return the mean of those of the ``recorded`` values that are lengths of time, None if none is."""
+    known = [
+        value
+        for value in recorded
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _AGES
+    ]
+    return fmean(known) if known else None

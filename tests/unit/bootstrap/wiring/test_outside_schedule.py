@@ -33,6 +33,7 @@ def nothing(peak, budget):
 def offered(monkeypatch):
     names = {"sawtooth": "Sawtooth", "nothing": "nothing"}
     points = [EntryPoint(name, f"{__name__}:{target}", "holdfast.schedule") for name, target in names.items()]
+    points.append(EntryPoint("in_c", "builtins:range", "holdfast.schedule"))
     monkeypatch.setattr(
         "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.schedule")
     )
@@ -59,6 +60,7 @@ def test_a_foreign_run_folder_has_to_be_trusted_with_it():
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
+        ("{kind: in_c}", "do not fit: range.* takes no keyword arguments"),
         ("{kind: sawtoot}", "did you mean sawtooth"),
         ("{kind: cosin}", "did you mean cosine"),
         ("{kind: sawtooth, options: {tooth: 5}}", "options of schedule 'sawtooth' do not fit"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.training.cadence import SaveCost, seconds_between_saves
+from holdfast.domain.training.cadence import SaveCost, mean_seconds, seconds_between_saves
 
 SECONDS = st.floats(0, 1e6)
 
@@ -32,3 +32,9 @@ def test_saves_never_take_more_than_their_share(age, stall, writing, between_fai
     """Training waits for a hundredth of the time at most, and the disk writes for a fifth, whatever else is known."""
     seconds = seconds_between_saves(age, SaveCost(stall, writing), between_failures)
     assert seconds >= max(1.0, stall * 100 * (1 - 1e-9), writing * 5 * (1 - 1e-9))
+
+
+def test_only_lengths_of_time_have_a_mean():
+    """Values of a record that are no time leave the others their mean."""
+    assert mean_seconds([30, "40", None, -5, True, float("nan"), float("inf"), 10**400, [], 10.0]) == 20
+    assert mean_seconds(["soon", None]) is None
