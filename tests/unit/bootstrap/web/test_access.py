@@ -173,7 +173,7 @@ def test_a_token_is_read_where_it_is(tmp_path, monkeypatch):
         (TOKEN, "env:NAME"),
         ("env:MISSING_ONE", "MISSING_ONE"),
         (f"file:{tmp_path}", "cannot be read"),
-        ("file:~nobody-of-this-name/token", "cannot be read"),
+        ("file:~nobody-of-this-name/token", "home folder that this machine does not know"),
         ("env:BYTES", "cannot be read"),
     ):
         with pytest.raises(ConfigurationError, match=words):
