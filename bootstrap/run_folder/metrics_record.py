@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
@@ -55,7 +56,7 @@ class MetricsRecord:
 
     def _read(self) -> dict[str, int]:
         try:
-            found = parse_json(self._layout.trackers.read_bytes())
+            found = parse_json(read_regular(self._layout.trackers))
         except (OSError, ValueError):
             return {}
         if not isinstance(found, dict):

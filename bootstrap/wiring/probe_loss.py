@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.lazy import lazy
@@ -105,7 +106,7 @@ def _is_known(stamp: Path, facts: Mapping[str, str], group: ProcessGroup) -> boo
     found: object = None
     if group.rank == 0:
         try:
-            found = parse_json(stamp.read_text(encoding="utf-8"))
+            found = parse_json(read_regular(stamp))
         except (OSError, ValueError):  # there is none, or it is compared again
             found = None
     is_same = isinstance(found, dict) and facts.items() <= found.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 
 from tests.support.command_line import corpus, run_here, tiny
 
@@ -29,6 +30,11 @@ def test_a_machine_compares_the_loss_once(tmp_path):
     again = run_here("train", *settings, "run.name=again", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert AGREES not in again.stderr
+    stamp.unlink()
+    os.mkfifo(stamp)  # which nobody writes to
+    behind = run_here("train", *settings, "run.name=behind", cwd=tmp_path)
+    assert AGREES in behind.stderr
+    assert stamp.is_file()
     other = run_here("train", *settings, "run.name=other", "model.config.hidden_size=48", cwd=tmp_path)
     assert AGREES in other.stderr
     assert len(list((tmp_path / "cache/loss-probe").iterdir())) == 2

@@ -276,7 +276,16 @@ def digits() -> Core:
     return core
 
 
+def split_into_bytes(model) -> Core:
+    """Return a tokenizer that splits a text as GPT-2 does, with another model than BPE."""
+    core = Core(model)
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return core
+
+
 UNFIT = {
+    "words behind bytes": split_into_bytes(models.WordLevel(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]")),
+    "pieces behind bytes": split_into_bytes(models.Unigram(vocab=[("<unk>", 0.0), ("a", -1.0)], unk_id=0)),
     "words": Core(models.WordPiece(vocab={"[UNK]": 0, "a": 1}, unk_token="[UNK]")),
     "pieces": Core(models.Unigram(vocab=[("<unk>", 0.0), ("a", -1.0)], unk_id=0)),
     "normalized": normalized(),

@@ -49,7 +49,7 @@ def rank_tokens(model: Mapping[str, Any], merge: Callable[[str], Sequence[object
     merged in a text as they are alone, so no other pair with the same bytes ever occurs. Tokens that merging never
     produces are left out. Raises ``UnfitError`` if the condition fails.
     """
-    _check_options(model)
+    check_options(model)
     vocabulary: Mapping[str, int] = model["vocab"]
     if missing := [byte for byte, letter in enumerate(LETTERS) if letter not in vocabulary]:
         msg = f"the tokenizer's vocabulary lacks {len(missing)} of the 256 bytes"
@@ -109,7 +109,8 @@ def _alternatives(pattern: str) -> list[str]:
     return alternatives
 
 
-def _check_options(model: Mapping[str, Any]) -> None:
+def check_options(model: Mapping[str, Any]) -> None:
+    """Raise ``UnfitError`` for a model that is no BPE, or one with options beyond merging bytes."""
     if model["type"] != "BPE":
         msg = f"the tokenizer's model is {model['type']}, not BPE"
         raise UnfitError(msg)

@@ -11,7 +11,7 @@ import tiktoken
 from tokenizers import Tokenizer
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
-from holdfast.adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
+from holdfast.adapters.tokenizer.backends.byte_level import check_options, group_plain, rank_tokens, split_pattern
 from holdfast.adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
 from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.ports.tokenizer import Encoded
@@ -30,6 +30,7 @@ class TiktokenEncoder:
     def __init__(self, core: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
         record = json.loads(core.to_str())
         _check_extras(record)
+        check_options(record["model"])
         pattern = split_pattern(record["pre_tokenizer"])
         merger = Tokenizer.from_str(json.dumps({**record, "added_tokens": []})).model
         merger.ignore_merges = False
