@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from holdfast.adapters.model_factory.deferred_huggingface import build_deferred
 from holdfast.adapters.model_factory.huggingface_checks import (
+    check_head_counts,
     check_known_fields,
     check_length,
     check_numbers,
@@ -164,6 +165,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             config = AutoConfig.for_model(**{**sizes, **self._config})
             check_task(config)
             check_numbers(config)
+            check_head_counts(config)
         config.bos_token_id = config.eos_token_id = end_of_text
         config.pad_token_id = None  # torch never trains a padding id, and here it may be any token's
         return config

@@ -50,6 +50,10 @@ def check_numbers(config: PreTrainedConfig) -> None:
         if is_share and not 0 <= value <= 1:
             msg = f"{name} is {value}: a probability is from 0 to 1"
             raise ValueError(msg)
+
+
+def check_head_counts(config: PreTrainedConfig) -> None:
+    """Raise ``ValueError`` if query heads cannot share keys evenly: transformers would fail in the first step."""
     heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
         msg = f"num_attention_heads, {heads}, is not a multiple of num_key_value_heads, {shared}"

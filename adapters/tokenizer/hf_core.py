@@ -32,7 +32,7 @@ def telling_panics(name: str) -> Iterator[None]:
         yield
     except BaseException as error:
         if type(error) is Exception or type(error).__name__ == "PanicException":  # the library has no names of its own
-            msg = f"{name} makes tokenizers fail on a text ({' '.join(str(error).split())}): use another tokenizer"
+            msg = f"{name} makes the library tokenizers fail ({' '.join(str(error).split())}): use another tokenizer"
             raise ConfigurationError(msg) from error
         raise
 

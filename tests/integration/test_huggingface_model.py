@@ -6,9 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.model_factory.huggingface_checks import check_numbers
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.errors import ConfigurationError
@@ -171,6 +173,16 @@ def test_a_folder_whose_positions_have_two_values_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"rope_theta": 5.0}))
     with pytest.raises(ConfigurationError, match="other rotary positions in rope_theta than in rope_parameters"):
         build(path=str(folder))
+
+
+@pytest.mark.parametrize("kind", sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+def test_the_usual_numbers_of_each_type_can_be_trained(kind):
+    """No type of transformers has defaults that are refused, layers of different shapes included."""
+    try:
+        config = CONFIG_MAPPING[kind]()
+    except Exception:  # noqa: BLE001  whatever transformers says of a type that it cannot describe alone
+        pytest.skip("transformers has no defaults for it")
+    check_numbers(config)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_a_tokenizer_that_panics_is_refused(tmp_path, kind, backend):
     """What ends tokenizers, a library in Rust, on a text is one sentence that names the file, loaded or used."""
     record = json.loads(small_tokenizer("gpt-2").to_str()) | PANICS[kind]
     (tmp_path / "bad.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigurationError, match=r"bad\.json makes tokenizers fail on a text \("):
+    with pytest.raises(ConfigurationError, match=r"bad\.json makes the library tokenizers fail \("):
         HuggingfaceTokenizer.load(str(tmp_path / "bad.json"), backend=backend).encode(["a b", f"{'a' * 30}!"])
 
 
