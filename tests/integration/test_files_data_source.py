@@ -346,6 +346,14 @@ def test_the_fingerprint_tells_how_files_are_read(place):
     assert FilesDataSource([two, one]).fingerprint() == sources[0].fingerprint()
 
 
+def _wait_for(server, number):
+    """Wait until the server was asked for at least `number` parts."""
+    end = time.monotonic() + 60
+    while len(server.requests) < number and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(server.requests) >= number
+
+
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_what_is_expected_is_read_all_the_same(is_packed):
     """Parts that were expected, in whatever number and from wherever, give the documents that they give otherwise."""
@@ -360,10 +368,7 @@ def test_what_is_expected_is_read_all_the_same(is_packed):
         server.requests.clear()
         for unit in [*units, *units]:
             source.expect(unit)
-        end = time.monotonic() + 60
-        while len(server.requests) < min(len(units), 32) and time.monotonic() < end:
-            time.sleep(0.01)
-        assert len(server.requests) >= min(len(units), 32)
+        _wait_for(server, min(len(units), 32))
         assert [list(source.read(unit)) for unit in units] == documents
         middle = documents[0][5].start
         source.expect(units[0], middle)
@@ -395,13 +400,12 @@ def test_of_many_expected_parts_the_oldest_are_given_up():
         source = FilesDataSource([f"{server.url}/x.jsonl"], limits=Limits(unit_bytes=REMOTE_BLOCK_BYTES))
         units = source.units()[:40]
         firsts = [f"/x.jsonl bytes={max(0, unit.start - REMOTE_BLOCK_BYTES)}-" for unit in units]
+        _wait_for(server, 2)  # the look at the file, and what is read ahead of it
         server.requests.clear()
         for begin, end in ((0, 8), (8, 40)):  # what is given up was asked for by then
             for unit in units[begin:end]:
                 source.expect(unit)
-            deadline = time.monotonic() + 60
-            while len(server.requests) < end and time.monotonic() < deadline:
-                time.sleep(0.01)
+            _wait_for(server, end)
         assert len(server.requests) == 40
         server.requests.clear()
         for unit in units:
