@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
-from holdfast.bootstrap.operations.run_progress import shown_span
-from holdfast.bootstrap.operations.run_state import events_of_last_start, seconds_of_silence, state_of, time_of
 from holdfast.bootstrap.operations.trust import note_trust
 from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.run_folder.run_lock import holder_of
+from holdfast.bootstrap.run_reading.run_progress import shown_span
+from holdfast.bootstrap.run_reading.run_state import events_of_last_start, seconds_of_silence, state_of, time_of
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError

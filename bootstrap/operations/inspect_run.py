@@ -12,10 +12,10 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector, is_checkpoint
 from holdfast.adapters.state_store.manifest import SCHEMA
-from holdfast.bootstrap.operations.run_checkpoints import best_among
 from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import meant_run
+from holdfast.bootstrap.run_reading.run_checkpoints import best_among
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import StateError
 from holdfast.domain.phase import Amount, show_nothing

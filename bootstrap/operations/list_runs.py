@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.shared.files.json_lines import bounded_lines
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.adapters.shared.network.hub_names import guess
-from holdfast.bootstrap.operations.growing_file import records_in
-from holdfast.bootstrap.operations.run_state import refusal_of, state_of
 from holdfast.bootstrap.process.text_table import cut, table_within
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import flatten, read_record
+from holdfast.bootstrap.run_reading.growing_file import records_in
+from holdfast.bootstrap.run_reading.run_state import refusal_of, state_of
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError

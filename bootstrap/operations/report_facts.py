@@ -15,10 +15,10 @@ from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.application.data.rejected_records import reason_of
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
-from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import read_whole_record
+from holdfast.bootstrap.run_reading.run_view import RunView
 from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
 from holdfast.bootstrap.wiring.record_files import rejected_in
 from holdfast.bootstrap.wiring.version_store import VersionStore
@@ -26,7 +26,7 @@ from holdfast.bootstrap.wiring.version_store import VersionStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.bootstrap.operations.metric_table import Curve
+    from holdfast.bootstrap.run_reading.metric_table import Curve
 
 Facts = dict[str, Any]
 

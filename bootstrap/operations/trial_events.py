@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_reading.growing_file import GrowingRecords
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.run_end import LifecycleState, RunEnd
 from holdfast.domain.training.metric_catalog import is_higher_better

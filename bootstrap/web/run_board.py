@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.control_files import SAVE, STOP
-from holdfast.bootstrap.operations.run_state import refusal_of
-from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import read_record
+from holdfast.bootstrap.run_reading.run_state import refusal_of
+from holdfast.bootstrap.run_reading.run_view import RunView
 from holdfast.domain.errors import StateError
 from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.urls import describe

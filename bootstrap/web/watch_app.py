@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from holdfast.bootstrap.operations.metric_table import Curve
-    from holdfast.bootstrap.operations.run_view import RunView
+    from holdfast.bootstrap.run_reading.metric_table import Curve
+    from holdfast.bootstrap.run_reading.run_view import RunView
     from holdfast.bootstrap.web.access import AccessRules
     from holdfast.bootstrap.web.run_board import RunBoard
 

@@ -23,7 +23,7 @@ from holdfast.bootstrap import build
 from holdfast.bootstrap.cli.summary import Report
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.list_runs import list_runs
-from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.bootstrap.run_reading.run_view import RunView
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import Evaluate, SaveCheckpoint

@@ -13,8 +13,8 @@ from holdfast.bootstrap import build
 from holdfast.bootstrap.async_run import build_async
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.list_runs import list_runs
-from holdfast.bootstrap.operations.run_state import state_of
 from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.run_reading.run_state import state_of
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import (
     Event,

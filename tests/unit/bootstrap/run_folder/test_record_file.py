@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
-from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.record_file import RecordLostError, read_record, stored_record
+from holdfast.bootstrap.run_reading.run_view import RunView
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import snapshot_of

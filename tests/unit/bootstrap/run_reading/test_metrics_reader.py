@@ -5,8 +5,8 @@ import json
 import pytest
 
 from holdfast.adapters.monitor.jsonl import JsonlMonitor
-from holdfast.bootstrap.operations import metrics_reader
-from holdfast.bootstrap.operations.metrics_reader import MetricsReader
+from holdfast.bootstrap.run_reading import metrics_reader
+from holdfast.bootstrap.run_reading.metrics_reader import MetricsReader
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_half_a_line_waits_for_its_end(path):
 def test_a_roll_back_is_noticed(path, monitor, monkeypatch, block):
     """After a cut, and steps that were taken again meanwhile, the rows are those of the file, as in a new reader."""
     monkeypatch.setattr(metrics_reader, "_CHUNK", block * 40)
-    monkeypatch.setattr("holdfast.bootstrap.operations.metric_table._ROWS_IN_BLOCK", block)
+    monkeypatch.setattr("holdfast.bootstrap.run_reading.metric_table._ROWS_IN_BLOCK", block)
     reader = MetricsReader(path)
     record(monitor, range(1, 1001))
     read(reader)
@@ -85,7 +85,7 @@ def test_a_roll_back_is_noticed(path, monitor, monkeypatch, block):
 def test_results_of_earlier_steps_survive_a_roll_back_once(path, monitor, monkeypatch):
     """After a cut, results that were recorded later than their step stand once, wherever a block of rows begins."""
     monkeypatch.setattr(metrics_reader, "_CHUNK", 800)
-    monkeypatch.setattr("holdfast.bootstrap.operations.metric_table._ROWS_IN_BLOCK", 16)
+    monkeypatch.setattr("holdfast.bootstrap.run_reading.metric_table._ROWS_IN_BLOCK", 16)
     reader = MetricsReader(path)
     for begin in range(0, 1000, 50):
         record(monitor, range(begin + 1, begin + 51))
@@ -105,7 +105,7 @@ def test_results_of_earlier_steps_survive_a_roll_back_once(path, monitor, monkey
 def test_a_roll_back_reads_little_again(path, monitor, monkeypatch):
     """The rows before the cut are not read again: a roll-back of a long run costs as much as the steps that it lost."""
     monkeypatch.setattr(metrics_reader, "_CHUNK", 4000)
-    monkeypatch.setattr("holdfast.bootstrap.operations.metric_table._ROWS_IN_BLOCK", 64)
+    monkeypatch.setattr("holdfast.bootstrap.run_reading.metric_table._ROWS_IN_BLOCK", 64)
     reader = MetricsReader(path)
     record(monitor, range(1, 2001))
     read(reader)

@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from holdfast.application.handlers.control_files import SAVE, STOP
-from holdfast.bootstrap.operations.growing_file import GrowingRecords
-from holdfast.bootstrap.operations.metrics_reader import MetricsReader
-from holdfast.bootstrap.operations.run_checkpoints import CheckpointList
-from holdfast.bootstrap.operations.run_events import (
+from holdfast.bootstrap.run_folder.decided_steps import budget_in
+from holdfast.bootstrap.run_folder.folder import versions_read
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import flatten, no_run, read_whole_record
+from holdfast.bootstrap.run_reading.growing_file import GrowingRecords
+from holdfast.bootstrap.run_reading.metrics_reader import MetricsReader
+from holdfast.bootstrap.run_reading.run_checkpoints import CheckpointList
+from holdfast.bootstrap.run_reading.run_events import (
     EventNotes,
     RunNote,
     note_of_restart,
     notes_of_history,
     notes_of_start,
 )
-from holdfast.bootstrap.operations.run_progress import TimeRecord, share_of, time_left
-from holdfast.bootstrap.operations.run_state import state_of
-from holdfast.bootstrap.run_folder.decided_steps import budget_in
-from holdfast.bootstrap.run_folder.folder import versions_read
-from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.run_folder.record_file import flatten, no_run, read_whole_record
+from holdfast.bootstrap.run_reading.run_progress import TimeRecord, share_of, time_left
+from holdfast.bootstrap.run_reading.run_state import state_of
 from holdfast.domain.errors import StateError
 from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.training.metric_catalog import is_higher_better
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.bootstrap.operations.metric_table import Curve, MetricTable
+    from holdfast.bootstrap.run_reading.metric_table import Curve, MetricTable
 
 _RECENT_STEPS = 100
 _MOST_NOTES = 20_000

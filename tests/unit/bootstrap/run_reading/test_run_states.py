@@ -25,7 +25,7 @@ from holdfast.bootstrap import web
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.list_runs import list_runs
 from holdfast.bootstrap.operations.report_facts import report_facts
-from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.bootstrap.run_reading.run_view import RunView
 from holdfast.bootstrap.wiring.watch_run import RunAlarm
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import (

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.bootstrap.operations.metric_table import MetricTable
+from holdfast.bootstrap.run_reading.metric_table import MetricTable
 
 
 def table_of(values, first=1, name="loss", piece=1000):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from enum import StrEnum
 
-    from holdfast.bootstrap.operations.growing_file import GrowingRecords
+    from holdfast.bootstrap.run_reading.growing_file import GrowingRecords
 
 _KINDS = {
     "RunStarted": ("start", "info"),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import orjson
 
-from holdfast.bootstrap.operations.growing_file import GrowingFile, records_in
-from holdfast.bootstrap.operations.metric_table import MetricTable
 from holdfast.bootstrap.run_folder.metrics_record import metrics_of
+from holdfast.bootstrap.run_reading.growing_file import GrowingFile, records_in
+from holdfast.bootstrap.run_reading.metric_table import MetricTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.bootstrap.operations.growing_file import GrowingRecords
+from holdfast.bootstrap.run_reading.growing_file import GrowingRecords
 from holdfast.domain.fault_tolerance.goodput import TimeAccount, TimeSample
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.adapters.shared.files.json_lines import LONGEST_LINE, JsonLines
 from holdfast.bootstrap.operations.explain import explain
-from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.operations.list_runs import list_runs
-from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.bootstrap.run_reading.growing_file import GrowingRecords
+from holdfast.bootstrap.run_reading.run_view import RunView
 from tests.support.run_folders import add_event, add_steps, make_run
 
 ENDLESS = 10 * LONGEST_LINE

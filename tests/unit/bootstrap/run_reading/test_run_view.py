@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from holdfast.adapters.monitor.jsonl import JsonlMonitor
-from holdfast.bootstrap.operations import run_events
-from holdfast.bootstrap.operations.growing_file import GrowingRecords
-from holdfast.bootstrap.operations.run_events import note_of
-from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.bootstrap.run_reading import run_events
+from holdfast.bootstrap.run_reading.growing_file import GrowingRecords
+from holdfast.bootstrap.run_reading.run_events import note_of
+from holdfast.bootstrap.run_reading.run_view import RunView
 from holdfast.domain.errors import StateError
 from tests.support.run_folders import STARTED, add_event, add_steps, hold, make_run
 
@@ -38,7 +38,7 @@ def test_looking_takes_no_lock(tmp_path, monkeypatch):
     """The lock of a run is never tried while its process is on this machine, so no start can meet a look."""
     folder = make_run(tmp_path / "run")
     hold(folder, dead_process())
-    monkeypatch.setattr("holdfast.bootstrap.operations.run_state.is_locked", lambda _: pytest.fail("tried the lock"))
+    monkeypatch.setattr("holdfast.bootstrap.run_reading.run_state.is_locked", lambda _: pytest.fail("tried the lock"))
     assert states(folder) == "crashed"
 
 
