@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
+    from holdfast.ports.tokenizer import Tokenizer as TokenizerPort
+
 _FILE = "tokenizer.json"
 _CLASS = "PreTrainedTokenizerFast"  # it takes the file as it is
 _PROBES = (
@@ -152,6 +154,42 @@ def _misread(files: Mapping[str, bytes], own: Tokenizer, source: TokenizerSource
         f"AutoTokenizer builds the tokenizer of every {kind} anew, and will do so with those of the checkpoints: load "
         f"them by {_CLASS}.from_pretrained"
     )
+
+
+def check_written(tokenizer: TokenizerPort) -> None:
+    """Raise ``ConfigurationError`` if ``AutoTokenizer`` cannot load what ``tokenizer`` writes, or encodes otherwise."""
+    from transformers import AutoTokenizer
+
+    name, remedy = type(tokenizer).__name__, "let its method write give a tokenizer.json and a tokenizer_config.json"
+    with TemporaryDirectory() as folder:
+        tokenizer.write(Path(folder))
+        try:
+            loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            _check_has_files(loaded)
+            clause = _otherwise_encoded(tokenizer, loaded)
+        except Exception as error:  # its errors have no common type
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            msg = f"AutoTokenizer cannot load the files that the tokenizer {name} writes ({reason}): {remedy}, as the "
+            msg += "checkpoints of the run are of no use without them"
+            raise ConfigurationError(msg) from error
+    if clause is not None:
+        msg = f"the files that the tokenizer {name} writes are those of another tokenizer, as AutoTokenizer loads them "
+        msg += f"and {clause}: {remedy} that encode as it does"
+        raise ConfigurationError(msg)
+
+
+def _otherwise_encoded(tokenizer: TokenizerPort, loaded: Any) -> str | None:
+    """Return a clause on how ``loaded``, of transformers, differs from ``tokenizer``, None if it does not."""
+    if loaded.eos_token_id != tokenizer.end_of_text:
+        return f"its eos_token has the id {loaded.eos_token_id}, not {tokenizer.end_of_text}"
+    for probe in _PROBES:
+        try:
+            own = tokenizer.encode([probe]).ids.tolist()
+        except Exception:  # noqa: BLE001, S112  it may be one for other texts, such as those of genes
+            continue
+        if loaded(probe, add_special_tokens=False, split_special_tokens=True)["input_ids"] != own:
+            return f"gives other ids for {probe!r}"
+    return None
 
 
 def _check_has_files(model: Any) -> None:

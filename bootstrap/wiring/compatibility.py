@@ -110,8 +110,14 @@ def check_tokenizer(
     is_new: bool,
     replaces_tokenizer: bool = False,
 ) -> None:
-    """Check the tokenizer; raises ``ConfigurationError`` if it does not fit the model or its weights had another."""
+    """Check the tokenizer.
+
+    Raises ``ConfigurationError`` if it does not fit the model, if the weights of the model had another, or if a new run
+    has one from outside whose files are those of none.
+    """
     factory.check(vocabulary_size=tokenizer.vocabulary_size)
+    if is_new and not type(tokenizer).__module__.startswith("holdfast.adapters."):
+        lazy("holdfast.adapters.tokenizer.model_tokenizer:check_written")(tokenizer)
     is_own = _is_of_the_same_place(settings) and not replaces_tokenizer
     if is_own or not (is_new and _is_bound(settings)):
         return

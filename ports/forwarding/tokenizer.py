@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Self
 
 from typing_extensions import override
 
-from holdfast.ports.tokenizer import Encoded, SurroundsDocuments, Tokenizer, ids_around
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.tokenizer import (
+    ChatTemplate,
+    Encoded,
+    HasChatTemplate,
+    ShowsSpecialTokens,
+    SurroundsDocuments,
+    TemplateChoice,
+    Tokenizer,
+    ids_around,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +27,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class ForwardingTokenizer(Tokenizer, SurroundsDocuments):
-    """Encodes with ``inner``."""
+class ForwardingTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, ShowsSpecialTokens):
+    """Encodes with ``inner``, and has its abilities.
+
+    The chat template is that of ``inner``, which does not call the wrapper to encode a conversation.
+    """
 
     def __init__(self, inner: Tokenizer) -> None:
         self.inner = inner
@@ -49,6 +63,24 @@ class ForwardingTokenizer(Tokenizer, SurroundsDocuments):
     @override
     def decode(self, ids: Sequence[int]) -> str:
         return self.inner.decode(ids)
+
+    @override
+    def decode_all(self, ids: Sequence[int]) -> str:
+        return self.inner.decode_all(ids) if isinstance(self.inner, ShowsSpecialTokens) else self.inner.decode(ids)
+
+    @property
+    @override
+    def chat_template(self) -> ChatTemplate | None:
+        return self.inner.chat_template if isinstance(self.inner, HasChatTemplate) else None
+
+    @override
+    def with_template(self, choice: TemplateChoice) -> Self:
+        if not isinstance(self.inner, HasChatTemplate):
+            msg = "the tokenizer takes no chat template, which conversations need: use one in Hugging Face's format"
+            raise ConfigurationError(msg)
+        other, templated = copy(self), self.inner.with_template(choice)
+        other.inner = templated
+        return other
 
     @override
     def write(self, folder: Path) -> None:

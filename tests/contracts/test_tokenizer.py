@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from datetime import date
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -14,9 +15,11 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.tokenizer.train import train_tokenizer
-from holdfast.domain.errors import DataError
+from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 from holdfast.ports.testing.tokenizer import HARD_TEXTS, ChatTemplateContract, TokenizerContract
+from holdfast.ports.tokenizer import TemplateChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -239,6 +242,36 @@ class TestJinjaChatTemplate(ChatTemplateContract):
     def test_a_tokenizer_without_a_template_says_so(self, trained):
         """A tokenizer that was trained here has no template."""
         assert trained.chat_template is None
+
+
+class TestForwardedChatTemplate(TestJinjaChatTemplate):
+    """The template of a tokenizer within a wrapper."""
+
+    @pytest.fixture
+    def tokenizer(self, chatting) -> ForwardingTokenizer:
+        return ForwardingTokenizer(chatting)
+
+    def test_a_template_is_taken_and_written(self, tokenizer, tmp_path):
+        """Another template is asked of the same wrapper, is written with the tokenizer, and changes no other one."""
+        other = tokenizer.with_template(TemplateChoice("{{ 'new' }}", {}, date(2024, 7, 26)))
+        other.write(tmp_path)
+        assert type(other) is ForwardingTokenizer
+        assert (tmp_path / "chat_template.jinja").read_text(encoding="utf-8") == "{{ 'new' }}"
+        ids = list(other.chat_template.encode([ChatMessage(MessageRole.USER, "a")]))
+        assert ids == tokenizer.encode(["new"]).ids.tolist()
+        assert tokenizer.chat_template is tokenizer.inner.chat_template
+
+    def test_special_tokens_are_written_out(self, tokenizer):
+        """The names of special ids are those of the tokenizer inside."""
+        assert tokenizer.decode_all([0, 1]) == "<|endoftext|><|im_start|>"
+
+    def test_a_tokenizer_that_takes_no_template_says_so(self):
+        """The wrapper has no ability that the tokenizer inside lacks."""
+        plain = ForwardingTokenizer(MemoryTokenizer())
+        assert plain.chat_template is None
+        assert plain.decode_all([97, 256]) == "a"
+        with pytest.raises(ConfigurationError, match="takes no chat template"):
+            plain.with_template(TemplateChoice(None, {}, date(2024, 7, 26)))
 
 
 class TestHuggingfaceTokenizerOfPieces(Loaded):
