@@ -20,6 +20,7 @@ from holdfast.adapters.state_store.manifest import (
 )
 from holdfast.adapters.state_store.store_folder import folder_name, is_there
 from holdfast.domain.errors import StateError
+from holdfast.domain.fault_tolerance.remedies import FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,7 +63,7 @@ def _read_committed(files: FileOperations, folder: Path) -> Manifest:
     except OtherSchemaError as error:
         msg = (
             f"{folder} was written by another version, with schema {error} where this one has {SCHEMA}: "
-            "use that version, or start a new run with --fresh"
+            f"use that version, or start a new run with {FRESH}"
         )
         raise StateError(msg) from error
 

@@ -13,6 +13,7 @@ from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.manifest import COMMIT
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
+from holdfast.domain.fault_tolerance.remedies import FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -158,7 +159,7 @@ class StoreFolder:
     def check_not_erased(self) -> None:
         """Raise ``StateError`` if checkpoints were erased here: a run must not start from step 0 without notice."""
         if _children(self._erased):
-            msg = f"checkpoints of {self.root} were erased and none is left: start a new run with --fresh"
+            msg = f"checkpoints of {self.root} were erased and none is left: start a new run with {FRESH}"
             raise StateError(msg)
 
     def all_folders(self) -> Sequence[Path]:

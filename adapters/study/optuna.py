@@ -191,7 +191,7 @@ class OptunaStudy(Study):
             raise StateError(msg) from error
         except (ValueError, KeyError, TypeError) as error:
             msg = f"the journal {self._journal} is damaged ({type(error).__name__}: {error}): set the study aside "
-            msg += "with --fresh"
+            msg += "with tune --fresh"
             raise StateError(msg) from error
 
     def _lacks_parameters(self, trial: FrozenTrial) -> bool:

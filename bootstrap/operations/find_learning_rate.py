@@ -123,7 +123,7 @@ class LearningRateTest:
         if others := sorted(filter(is_for_all_ranks, changes)):
             old, new = changes[others[0]]
             msg = f"{others[0]} was {old!r} in the test of {self.root} and is {new!r} now: set the old test aside with "
-            msg += "--fresh, or give this one another run.name"
+            msg += "tune --fresh, or give this one another run.name"
             raise ConfigurationError(msg)
 
 

@@ -116,7 +116,7 @@ class TuneStudy:
             last = trials[-1]
             number = counted(self._plan.most_failures, "trial")
             msg = f"{number} failed in a row, and trial {last.number} says: {last.note}; see "
-            msg += f"{self._layout.log(last.number)}, and begin another study with --fresh"
+            msg += f"{self._layout.log(last.number)}, and begin another study with tune --fresh"
             raise TrainingError(msg)
         return is_over
 

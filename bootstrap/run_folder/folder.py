@@ -26,6 +26,7 @@ from holdfast.bootstrap.run_folder.record_file import (
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.run_names import is_below, is_identity, source_of_path
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.fault_tolerance.remedies import FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +91,7 @@ class RunFolder:
                 old, new = ("not set" if value is None else repr(value) for value in changes[key])
                 msg = (
                     f"{key} was {old} when the run in {self.path} began and is {new} now: put it back, "
-                    "give the new run another run.name, or set the old one aside with --fresh"
+                    f"give the new run another run.name, or set the old one aside with {FRESH}"
                 )
                 raise ConfigurationError(msg)
             if changes:
@@ -192,7 +193,7 @@ class RunFolder:
     def _refuse_orphans(self) -> None:
         if RunLayout(self.path).holds_checkpoints:
             msg = f"{self.path} holds checkpoints, none with a sound copy of the {RECORD} that it lacks: set it aside "
-            msg += "with --fresh"
+            msg += f"with {FRESH}"
             raise StateError(msg)
 
     def as_json(self) -> str:

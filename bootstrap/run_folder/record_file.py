@@ -27,6 +27,7 @@ from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.data.data_files import LATEST_RULES
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.fault_tolerance.remedies import FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -298,7 +299,7 @@ def _remedy(path: Path) -> str:
     """Return what to do with the run folder ``path``, whose record is lost and has no copy that can be read here."""
     if RunLayout(path).durable_steps():
         return "start the run again with its settings, which puts it back from its newest checkpoint"
-    return "set the folder aside with --fresh"
+    return f"set the folder aside with {FRESH}"
 
 
 def _budget_in(settings: Mapping[str, Any]) -> Any:

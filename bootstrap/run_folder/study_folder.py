@@ -148,7 +148,7 @@ def read_study(root: Path) -> StudyRecord:
         msg = f"{root} is not the folder of a study: it has no {path.name}"
         raise StateError(msg) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        msg = f"{path} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
+        msg = f"{path} is damaged ({type(error).__name__}: {error}): set the folder aside with tune --fresh"
         raise StateError(msg) from error
 
 
@@ -178,7 +178,7 @@ def claim_trial(root: Path, number: int) -> int | None:
 def _check_same(
     root: Path, record: StudyRecord, settings: Mapping[str, Any], space: Mapping[str, Any], parallel: int | None
 ) -> None:
-    again = "put it back, give the new study another run.name, or set the old one aside with --fresh"
+    again = "put it back, give the new study another run.name, or set the old one aside with tune --fresh"
     changes = changed_settings(record.settings, settings)
     for key in sorted(filter(_belongs_to_study, changes)):
         old, new = ("not set" if value is None else repr(value) for value in changes[key])

@@ -17,6 +17,7 @@ from holdfast.configs.sections.data import FilesDataSettings
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.domain.data.data_files import DataFiles, difference, only_new
 from holdfast.domain.errors import StateError
+from holdfast.domain.fault_tolerance.remedies import ACCEPT_CHANGED_DATA, FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE_BYTES = 1 << 28  # of a stream that are hashed before it begins, in a tenth of a second; more as it is read
 _FACT = "data"
-_REMEDY = "put it back, or start another run with --fresh or another run.name"
+_REMEDY = f"put it back, or start another run with another run.name or {FRESH}"
 
 
 def known_data(record: Mapping[str, Any]) -> DataFiles | None:
@@ -54,8 +55,10 @@ def changed_data(record: Mapping[str, Any], data: RunData) -> str | None:
     if fact == data.identified.fingerprint():
         return changed_growth(record, data.added)
     known = known_data(record)
-    now = None if known is None else data.identified.identify(known)
-    if known is None or now is None:
+    now = data.identified.files() if known is None else data.identified.identify(known)
+    if now is None:
+        return "the fingerprint of their source is another one, which says that some document has changed"
+    if known is None:
         return "a file has another name, size or time than before, and the run has no record of their contents"
     return difference(known, now) or changed_growth(record, data.added)
 
@@ -72,8 +75,8 @@ def check_data(folder: SharedRunFolder, parts: DataParts, store: StateStore, *, 
             or_grow = _or_grow(record, data.identified, parts)
             msg = (
                 f"the data are not those that the run in {folder.path} began with: {clause}; put them back, {or_grow}"
-                "continue with them as they are by train --accept-changed-data, or start another run "
-                "with --fresh or another run.name"
+                f"continue with them as they are by train {ACCEPT_CHANGED_DATA}, or start another run "
+                f"with another run.name or {FRESH}"
             )
             raise StateError(msg)
         folder.note_changed_data(clause)
@@ -176,7 +179,7 @@ def hold_to_encoder(folder: SharedRunFolder, encoder: DocumentEncoder) -> None:
         remedy = (
             "the chat template or another setting of data.chat has changed: put it back; or they are the same, and "
             "another version of Holdfast trains on other parts: use the one of the run, which its events.jsonl names; "
-            "or start another run with --fresh or another run.name"
+            f"or start another run with another run.name or {FRESH}"
         )
         folder.hold_to("encoding of conversations", encoder.fingerprint(), remedy)
 

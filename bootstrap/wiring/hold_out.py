@@ -14,6 +14,7 @@ from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
 from holdfast.domain.counting import counted
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.fault_tolerance.remedies import FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,8 +53,8 @@ def hold_out(
         if begun and begun.get("key") != chosen.key:
             msg = (
                 "of these data other documents would be held out than when the run began, whose record does not list "
-                "them, as data.cache.encryption was set: put the data back, or start another run with --fresh or "
-                "another run.name"
+                "them, as data.cache.encryption was set: put the data back, or start another run with another "
+                f"run.name or {FRESH}"
             )
             raise StateError(msg)
         return chosen

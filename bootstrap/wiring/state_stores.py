@@ -27,6 +27,7 @@ from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.checkpoints.tiers import DiskBudget, Phase
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.fault_tolerance.remedies import FRESH
 from holdfast.domain.sizes import size_in_bytes
 from holdfast.ports.state_store import Loaded
 
@@ -121,7 +122,7 @@ def _recall_record(store: StateStore, directory: Path, report: Callable[[str], o
             copy = RecordCopy(f"checkpoint-{loaded.info.progress.step}", record_in(found, directory / RECORD))
             report(put_back(directory, copy, str(lost)))
         elif is_trained or not is_new:
-            msg = f"{lost}, and no checkpoint holds a sound copy of it: set the folder aside with --fresh"
+            msg = f"{lost}, and no checkpoint holds a sound copy of it: set the folder aside with {FRESH}"
             raise StateError(msg) from lost
 
 

@@ -19,6 +19,10 @@ from holdfast.domain.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+FRESH = "--fresh (in Python fresh=True)"
+"""How a command, and a host that calls ``build``, sets an old run aside."""
+ACCEPT_CHANGED_DATA = "--accept-changed-data (in Python accept_changed_data=True)"
+
 _ADVICE: Sequence[tuple[type[BaseException], Sequence[str]]] = (
     (
         OutOfMemory,
@@ -52,7 +56,7 @@ _ADVICE: Sequence[tuple[type[BaseException], Sequence[str]]] = (
         DataError,
         (
             "check the file at the position that the cause names",
-            "once the file is repaired, the same command with --accept-changed-data continues with it",
+            f"once the file is repaired, the same command with {ACCEPT_CHANGED_DATA} continues with it",
             "data.on_error=skip skips records that cannot be used, and lists them in rejected.jsonl",
         ),
     ),

@@ -57,7 +57,7 @@ def test_a_damaged_journal_is_one_sentence(tmp_path):
     journal = tmp_path / "journal.log"
     first, *others = journal.read_text().splitlines(keepends=True)
     journal.write_text(first + "}{\n" + "".join(others))
-    with pytest.raises(StateError, match=r"journal\.log is damaged .*set the study aside with --fresh"):
+    with pytest.raises(StateError, match=r"journal\.log is damaged .*set the study aside with tune --fresh"):
         study_in(tmp_path).trials()
 
 

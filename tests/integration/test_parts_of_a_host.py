@@ -1,13 +1,14 @@
-"""A tokenizer of a host or a plug-in is checked before a run learns with it."""
+"""Parts of a host: its tokenizer is checked before a run learns with it, and refusals say what a host can do."""
 
 import json
 
 import pytest
 
+from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap import build
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 from tests.support.command_line import corpus, tiny
 
@@ -73,3 +74,25 @@ def test_a_run_that_began_is_not_refused(tmp_path):
     corpus(tmp_path)
     assert train(tmp_path, MemoryTokenizer().write) == 1
     assert train(tmp_path, words_only, steps=2) == 2
+
+
+def train_on(home, text, **options):
+    """Train one step more on documents of the host; return the step."""
+    steps = 1 + len([*(home / "run/checkpoints").glob("*")])
+    overrides = tiny(home / "none.jsonl", f"run.dir={home / 'run'}", f"run.budget.steps={steps}", "monitors=[]")
+    source = MemoryDataSource({"unit": [f"{text} {number} " * 20 for number in range(40)]})
+    settings = load_settings([], overrides, {}).settings
+    return build(settings, report=lambda _: None, data_source=source, **options).run().step
+
+
+def test_a_host_is_told_how_it_goes_on_with_changed_data(tmp_path):
+    """The sentence speaks of its source, which has no files, and both ways that it names are arguments of build."""
+    assert train_on(tmp_path, "one") == 1
+    said = (
+        r"the fingerprint of their source is another one.*"
+        r"continue .* --accept-changed-data \(in Python accept_changed_data=True\).* --fresh \(in Python fresh=True\)"
+    )
+    with pytest.raises(StateError, match=said):
+        train_on(tmp_path, "two")
+    assert train_on(tmp_path, "two", accept_changed_data=True) == 2
+    assert train_on(tmp_path, "three", fresh=True) == 3
