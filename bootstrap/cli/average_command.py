@@ -83,9 +83,10 @@ def average(options: argparse.Namespace) -> int:
 def _lines(report: AverageReport) -> Iterator[str]:
     """Yield lines for a person: the checkpoints, the evaluations and the place of the average."""
     from holdfast.bootstrap.process.text_table import table
+    from holdfast.bootstrap.run_reading.formatting import number
 
     rows = [
-        (str(member.info.progress.step), f"{member.share:.4f}", _shown(member.info.evaluation_loss))
+        (str(member.info.progress.step), f"{member.share:.4f}", number(member.info.evaluation_loss))
         for member in report.members
     ]
     yield from table(">>>", [("step", "share", "loss when saved"), *rows])
@@ -99,10 +100,6 @@ def _lines(report: AverageReport) -> Iterator[str]:
 
 def _sentence(evaluation: Evaluation) -> str:
     return " · ".join(evaluation.words(4))
-
-
-def _shown(loss: float | None) -> str:
-    return "-" if loss is None else f"{loss:.4f}"
 
 
 def _figures(report: AverageReport) -> Mapping[str, object]:

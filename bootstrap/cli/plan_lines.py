@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bootstrap.operations.report_sections import duration
 from holdfast.bootstrap.process.aligned_lines import aligned
+from holdfast.bootstrap.run_reading.formatting import duration
 from holdfast.bootstrap.wiring.marked_rows import has_colors, row_lines
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.process.text_table import table, table_within
+from holdfast.bootstrap.run_reading.formatting import moment
 from holdfast.bootstrap.wiring.named_version import find_version
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.configs.error_messages import one_line
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.domain.data.version_difference import VersionDifference
 
 _MOST_FILES = 20
-_TIME_DIGITS = len("2026-11-25T15:57:28")
 _OF_CACHES = ("HOLDFAST_RUN__CACHE_DIR", "HOLDFAST_DATA__CACHE__DIR")
 _NAMES = {"num_bytes": "source bytes"}
 
@@ -87,7 +87,7 @@ def _row(version: DatasetVersion) -> Sequence[str]:
     return (
         version.id,
         one_line(version.name)[:40],
-        _time(version.created),
+        moment(version.created),
         ", ".join(version.parents) or "-",
         f"{totals.documents:,}",
         f"{totals.tokens:,}",
@@ -100,7 +100,7 @@ def _shown(found: NamedVersion) -> list[str]:
     version, totals = found.version, found.version.totals
     places = [("" if number else "places", one_line(place)) for number, place in enumerate(version.source.places)]
     facts = [
-        ("created (UTC)", _time(version.created)),
+        ("created (UTC)", moment(version.created)),
         ("parents", ", ".join(version.parents) or "-"),
         ("tokens in", str(found.tokens) + ("" if found.tokens.is_dir() else " (no longer there)")),
         *places,
@@ -177,7 +177,3 @@ def _count(value: int | None) -> str:
 
 def _growth(before: int | None, after: int | None) -> str:
     return "-" if not before or after is None else f"{(after - before) / before:+.1%}"
-
-
-def _time(created: str) -> str:
-    return one_line(created)[:_TIME_DIGITS].replace("T", " ")

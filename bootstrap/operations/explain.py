@@ -16,8 +16,14 @@ from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.run_folder.run_lock import holder_of
-from holdfast.bootstrap.run_reading.run_progress import shown_span
-from holdfast.bootstrap.run_reading.run_state import events_of_last_start, seconds_of_silence, state_of, time_of
+from holdfast.bootstrap.run_reading.formatting import rough_duration
+from holdfast.bootstrap.run_reading.run_state import (
+    events_of_last_start,
+    last_step,
+    seconds_of_silence,
+    state_of,
+    time_of,
+)
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
@@ -78,11 +84,10 @@ def explain(run: Path) -> str:
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
     record, layout = read_record(run), RunLayout(run)
     events = list(JsonLines(layout.events).read())
-    figures = [line.get("step") for line in JsonLines(layout.metrics).read() if "loss" in line]
     story = Story(
         state_of(run, record, events),
         events,
-        max([layout.newest_durable_step(), *(step for step in figures if isinstance(step, int))]),
+        last_step(layout, JsonLines(layout.metrics).read()),
         layout.durable_steps(),
         _steps_of(record),
         record.get("start", {}),
@@ -159,7 +164,7 @@ def _silence(run: Path, state: LifecycleState) -> Iterator[str]:
     if state not in (LifecycleState.SUSPENDED, LifecycleState.SILENT):
         return
     seconds, holder = seconds_of_silence(run), holder_of(run)
-    since = "" if seconds is None else f"no sign of life for {shown_span(seconds)}: "
+    since = "" if seconds is None else f"no sign of life for {rough_duration(seconds)}: "
     if state is LifecycleState.SUSPENDED and holder is not None:
         yield f"why: {since}the process is suspended, as by Ctrl-Z"
         yield f"what to try: fg in its terminal, or kill -CONT {holder.pid}; it continues where it is"

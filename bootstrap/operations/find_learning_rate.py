@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.control_files import STOP
 from holdfast.bootstrap.operations.tune_study import study_name
 from holdfast.bootstrap.process.exit_codes import ExitCode
@@ -19,6 +18,7 @@ from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.metrics_record import read_metrics
 from holdfast.bootstrap.run_folder.record_file import changed_settings, read_record
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
@@ -102,8 +102,8 @@ class LearningRateTest:
         return found
 
     def _evaluated(self) -> RangeTestResult | None:
-        steps = [record for record in JsonLines(RunLayout(self.root).metrics).read() if "loss" in record]
-        rates, losses = [float(step["lr"]) for step in steps], [float(step["loss"]) for step in steps]
+        steps = [metrics for _, metrics in read_metrics(RunLayout(self.root).metrics) if "loss" in metrics]
+        rates, losses = [step["lr"] for step in steps], [step["loss"] for step in steps]
         return evaluate_range_test(rates, losses, self._request.steps)
 
     def _has_diverged(self) -> bool:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.json_lines import JsonLines, without_non_finite
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector, is_checkpoint
 from holdfast.adapters.state_store.manifest import SCHEMA
 from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.metrics_record import read_metrics
 from holdfast.bootstrap.run_folder.record_file import meant_run
+from holdfast.bootstrap.run_reading.formatting import moment, number
 from holdfast.bootstrap.run_reading.run_checkpoints import best_among
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import StateError
@@ -158,13 +160,12 @@ def _figures(path: Path, steps: Collection[int]) -> Mapping[int, dict[str, Any]]
     """Return, for each of ``steps``, the loss and the last evaluation up to it, if metrics.jsonl has them."""
     losses: dict[int, object] = {}
     evaluations: dict[int, Mapping[str, object]] = {}
-    for record in JsonLines(path).read() if path.is_file() else ():
-        step = record.get("step")
-        if type(step) is int and step >= 0 and "eval_loss" in record:
-            loss, bits = _figure(record["eval_loss"]), _figure(record.get("eval_bits_per_byte"))
-            evaluations[step] = {"step": step, "loss": loss, "bits_per_byte": bits}
-        elif type(step) is int and step in steps and "loss" in record:
-            losses[step] = _figure(record.get("loss"))
+    for step, metrics in read_metrics(path) if path.is_file() else ():
+        if "eval_loss" in metrics:
+            found = {"loss": metrics["eval_loss"], "bits_per_byte": metrics.get("eval_bits_per_byte")}
+            evaluations[step] = {"step": step, **without_non_finite(found)}
+        elif step in steps and "loss" in metrics:
+            losses[step] = without_non_finite(metrics["loss"])
     newest = {step: max((other for other in evaluations if other <= step), default=-1) for step in steps}
     return {step: {"loss": losses.get(step), "evaluation": evaluations.get(newest[step])} for step in steps}
 
@@ -182,7 +183,7 @@ def _suites(path: Path) -> Mapping[int, Mapping[str, Mapping[str, object]]]:
 
 
 def _figure(value: object) -> float | str | None:
-    """Return a number, or the text that stands in metrics.jsonl for a number that JSON lacks; else None."""
+    """Return a number, or the text that stands in evaluations.jsonl for a number that JSON lacks; else None."""
     if isinstance(value, str):
         return value if value in {"NaN", "Infinity", "-Infinity"} else None
     return value if isinstance(value, float) and math.isfinite(value) else None
@@ -214,7 +215,7 @@ def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
 def _suite_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:
     return [
         f"{checkpoint['name']} by {one_line(task)}: "
-        + ", ".join(f"{one_line(name)} {_shown(value)}" for name, value in figures.items())
+        + ", ".join(f"{one_line(name)} {number(value)}" for name, value in figures.items())
         for task, figures in checkpoint["suites"].items()
     ]
 
@@ -222,17 +223,17 @@ def _suite_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:
 def _run_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
     evaluation = checkpoint["evaluation"] or {"loss": None, "bits_per_byte": None, "step": None}
     return (
-        _shown(checkpoint["step"]),
-        _shown(checkpoint["tokens"]),
-        _shown(checkpoint["reason"]),
-        _shown(checkpoint["contract"]),
-        _time_of(checkpoint["saved"]),
+        number(checkpoint["step"]),
+        number(checkpoint["tokens"]),
+        number(checkpoint["reason"]),
+        number(checkpoint["contract"]),
+        moment(checkpoint["saved"]),
         shown_size(checkpoint["bytes"]),
         checkpoint["state"],
-        _shown(checkpoint["loss"]),
-        _shown(evaluation["loss"]),
-        _shown(evaluation["bits_per_byte"]),
-        _shown(evaluation["step"]),
+        number(checkpoint["loss"]),
+        number(evaluation["loss"]),
+        number(evaluation["bits_per_byte"]),
+        number(evaluation["step"]),
         ", ".join(_also(checkpoint)),
     )
 
@@ -250,17 +251,22 @@ def _also(checkpoint: Mapping[str, Any]) -> Sequence[str]:
 
 def _checkpoint_lines(report: Mapping[str, Any]) -> Sequence[str]:
     facts = [
-        *((name, _shown(report[name])) for name in ("step", "tokens", "reason", "contract", "generation", "schema")),
-        *((name, _shown(value)) for name, value in (report["conditions"] or {}).items()),
+        *((name, number(report[name])) for name in ("step", "tokens", "reason", "contract", "generation", "schema")),
+        *((name, number(value)) for name, value in (report["conditions"] or {}).items()),
         *((("origin", _origin(report["provenance"])),) if report["provenance"] else ()),
-        ("evaluation loss", _shown(report["evaluation_loss"])),
-        ("saved (UTC)", _time_of(report["saved"])),
+        ("evaluation loss", number(report["evaluation_loss"])),
+        ("saved (UTC)", moment(report["saved"])),
         ("size", shown_size(report["bytes"])),
-        ("key", _shown(report["key"])),
+        ("key", number(report["key"])),
         ("state", report["state"]),
     ]
     rows = [
-        (_shown(file["path"]), shown_size(file["bytes"]), _shown(file["hash"], _SHORT_HASH), file["state"])
+        (
+            number(file["path"], _LONGEST_CELL),
+            shown_size(file["bytes"]),
+            number(file["hash"])[:_SHORT_HASH],
+            file["state"],
+        )
         for file in report["files"]
     ]
     files = ["", *table("<><<", [("file", "size", "hash", "state"), *rows])] if rows else []
@@ -301,17 +307,3 @@ def _size(path: Path) -> int:
         return path.lstat().st_size if path.is_file() else 0
     except OSError:
         return 0
-
-
-def _shown(value: float | str | None, limit: int = _LONGEST_CELL) -> str:
-    """Return a cell of at most ``limit`` characters of text, or a number."""
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "-" if value is None else one_line(value)[:limit]
-
-
-def _time_of(saved: str | None) -> str:
-    """Return a time in ISO's form to the second."""
-    return "-" if saved is None else saved[:19].replace("T", " ")

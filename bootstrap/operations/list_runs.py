@@ -16,8 +16,9 @@ from holdfast.bootstrap.process.text_table import cut, table_within
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import flatten, read_record
-from holdfast.bootstrap.run_reading.growing_file import records_in
-from holdfast.bootstrap.run_reading.run_state import refusal_of, state_of
+from holdfast.bootstrap.run_reading.formatting import minute, number, share
+from holdfast.bootstrap.run_reading.growing_file import newest_records, records_in
+from holdfast.bootstrap.run_reading.run_state import last_step, refusal_of, state_of
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from holdfast.domain.run_end import LifecycleState
 
-_TAIL_BYTES = 1 << 16
 _DEEPEST = 4
 _OF_TRACKERS = "mlflow-artifacts"  # a folder that the monitor mlflow makes beside run folders
 _NOT_COMPARED = ("run.name", "run.dir")
@@ -146,25 +146,25 @@ def _entry(path: Path, name: str, record: Mapping[str, Any]) -> RunEntry:
     layout = RunLayout(path)
     events = _records(layout.events)
     of_evaluations = [each.get("loss") for each in events if each.get("event") == "EvaluationCompleted"]
-    steps = [each for each in _tail(layout.metrics) if type(each.get("step")) is int]
-    losses = [each for each in steps if "loss" in each]
-    evaluations = [each for each in steps if "eval_loss" in each]
+    newest = [each for each in newest_records(layout.metrics) if type(each.get("step")) is int]
+    losses = [each for each in newest if "loss" in each]
+    evaluations = [each for each in newest if "eval_loss" in each]
     state = state_of(path, record, events)
     last = losses[-1] if losses else {}
-    newest = {entry["name"]: entry["id"] for entry in versions_read(record)}
+    versions = {entry["name"]: entry["id"] for entry in versions_read(record)}
     return RunEntry(
         name=name,
         path=str(path),
         state=state,
         figures=RunFigures(
-            step=max(last.get("step") or 0, layout.newest_durable_step()) or None,  # a host may record no metrics
+            step=last_step(layout, newest) or None,
             tokens=last.get("tokens"),
             loss=last.get("loss"),
             eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,
             best_eval_loss=min((loss for loss in of_evaluations if isinstance(loss, float)), default=None),
             eval_reward_accuracy=evaluations[-1].get("eval_reward_accuracy") if evaluations else None,
         ),
-        data_versions=list(newest.values()),
+        data_versions=list(versions.values()),
         started=record.get("created"),
         ended=None if state.is_active else _ended(layout, events, record),
         settings=flatten(record["settings"]),
@@ -177,19 +177,6 @@ def _ended(layout: RunLayout, events: Sequence[Mapping[str, Any]], record: Mappi
     if layout.metrics.exists():
         times.append(datetime.fromtimestamp(layout.metrics.stat().st_mtime, UTC).isoformat(timespec="seconds"))
     return max((time for time in times if isinstance(time, str)), default=None)
-
-
-def _tail(path: Path) -> list[dict[str, Any]]:
-    """Return the records in the last 64 KiB of a file with a JSON object a line; broken lines are left out."""
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES - 1))
-            if size > _TAIL_BYTES:
-                file.readline()
-            return list(records_in(file.read()))
-    except OSError:
-        return []
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -227,7 +214,7 @@ def _lines(folder: Path, runs: Sequence[RunEntry], others: Mapping[str, str], wi
         header = ("run", "state", "step", "tokens", "loss", "eval", "best eval", "data", "started (UTC)", "ended (UTC)")
         rows, columns, spare = [header, *map(_row, runs)], "<<>>>>><<<", (9, 3, 8, 5, 7, 4, 2)
         if any(run.figures.eval_reward_accuracy is not None for run in runs):  # of preferences
-            shares = ["in order", *(_share(run.figures.eval_reward_accuracy) for run in runs)]
+            shares = ["in order", *(share(run.figures.eval_reward_accuracy) for run in runs)]
             rows = [(*row, share) for row, share in zip(rows, shares, strict=True)]
             columns += ">"
         yield ""
@@ -249,30 +236,16 @@ def _row(run: RunEntry) -> Sequence[str]:
     return (
         one_line(run.name),
         run.state,
-        _number(run.figures.step),
-        _number(run.figures.tokens),
-        _number(run.figures.loss),
-        _number(run.figures.eval_loss),
-        _number(run.figures.best_eval_loss),
+        number(run.figures.step),
+        number(run.figures.tokens),
+        number(run.figures.loss),
+        number(run.figures.eval_loss),
+        number(run.figures.best_eval_loss),
         version + (f" +{len(more)}" if more else ""),
-        _time(run.started),
-        _time(run.ended),
+        minute(run.started),
+        minute(run.ended),
     )
-
-
-def _number(value: float | str | None) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) else one_line(value or "-")
-
-
-def _share(value: float | str | None) -> str:
-    return f"{value:.1%}" if isinstance(value, float) else one_line(value or "-")
 
 
 def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _time(time: str | None) -> str:
-    return "-" if time is None else one_line(time)[: len("2026-11-25T15:57")].replace("T", " ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.json_lines import JsonLines, without_non_finite
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.application.data.rejected_records import reason_of
 from holdfast.bootstrap.operations.explain import explain
@@ -62,7 +62,7 @@ def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
     view = RunView(run, name=name_of_run(run, record)).read_all()
     curves = view.curves(view.metrics, width=most_points)
     view.close()
-    facts: Facts = _plain(
+    facts: Facts = without_non_finite(
         {
             "schema": _SCHEMA,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -247,12 +247,3 @@ def _evaluations(curves: Mapping[str, Curve]) -> list[Facts]:
             for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
                 rows.setdefault(step, {"step": step})[name] = value
     return [rows[step] for step in sorted(rows)]
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` with the numbers that JSON lacks as text, as in ``metrics.jsonl``."""
-    if isinstance(value, float):
-        return value if value - value == 0 else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.operations.report_parts import Code, Marked, Part, ReportSection, Shares, Table
+from holdfast.bootstrap.run_reading.formatting import duration, moment, number
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.sizes import shown_size
@@ -335,26 +336,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return _value(value)
-
-
-def number(value: float | str | None) -> str:
-    """Return a number for a person, with four digits after the point if it is no whole number."""
-    if isinstance(value, float) and value != int(value):
-        return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.3e}"
-    if isinstance(value, int | float):
-        return f"{int(value):,}"
-    return "-" if value is None else one_line(value, 80)
-
-
-def duration(seconds: float) -> str:
-    """Return ``seconds`` for a person."""
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def moment(time: str | None) -> str:
-    """Return a time in ISO's form to the second."""
-    return "-" if time is None else one_line(str(time))[: len("2026-11-25T15:57:28")].replace("T", " ")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.adapters.shared.files.json_lines import without_non_finite
+from holdfast.bootstrap.run_reading.formatting import number
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.counting import counted
@@ -76,17 +78,17 @@ def documents_of_spike(run: TracedRun, form: Form) -> str:
     """
     spike, usual = _spike(run)
     near = {step: loss for step, loss in run.losses.items() if abs(step - spike) <= _AROUND}
-    losses = [{"step": step, "loss": _json_loss(loss)} for step, loss in near.items()]
+    losses = [{"step": step, "loss": without_non_finite(loss)} for step, loss in near.items()]
     steps = [_step(run, step, form) for step in (spike - 1, spike) if step > 0]
     head: dict[str, Any] = {"spike": {"step": spike, "usual": usual, "losses": losses}, "steps": steps}
     if form.as_json:
         return _as_json(run, head)
     jumped = "jumped to" if not run.losses[spike] <= usual else "never jumped; it came nearest to that with"
     told = (
-        f"{run.path}: the loss {jumped} {_shown_loss(run.losses[spike])} in step {spike:,}; the median of the steps "
+        f"{run.path}: the loss {jumped} {number(run.losses[spike])} in step {spike:,}; the median of the steps "
         f"before is {usual:.4f}"
     )
-    rows = [(f"{step:,}", _shown_loss(loss)) for step, loss in near.items()]
+    rows = [(f"{step:,}", number(loss)) for step, loss in near.items()]
     lines = [told, "", *_table(">>", [("step", "loss"), *rows])]
     for report in steps:
         lines += ["", *_step_lines(report, form)]
@@ -127,7 +129,7 @@ def _step(run: TracedRun, step: int, form: Form) -> dict[str, Any]:
     return {
         "step": step,
         "samples": [begin, end],
-        "loss": _json_loss(run.losses.get(step)),
+        "loss": without_non_finite(run.losses.get(step)),
         "excluded": [shown_id(document) for document in np.unique(spans.document[excluded]).tolist()],
         "documents": documents,
     }
@@ -158,7 +160,7 @@ def _step_lines(report: Mapping[str, Any], form: Form) -> Iterator[str]:
     begin, end = report["samples"]
     documents = report["documents"]
     tokens = sum(document["tokens"] for document in documents)
-    loss = "" if report["loss"] is None else f", loss {_shown_loss(float(report['loss']))}"
+    loss = "" if report["loss"] is None else f", loss {number(float(report['loss']))}"
     num_documents = len({document["document"] for document in documents})
     yield (
         f"step {report['step']:,}: samples {begin:,} to {end - 1:,}, {counted(num_documents, 'document')} in "
@@ -194,7 +196,7 @@ def _document_lines(run: TracedRun, report: Mapping[str, Any]) -> Iterator[str]:
             f"{counted(tokens, 'token')}"
         )
         yield ""
-        rows = [{**piece, "loss": _shown_loss(run.losses.get(piece["step"]))} for piece in pieces]
+        rows = [{**piece, "loss": number(run.losses.get(piece["step"]))} for piece in pieces]
         yield from _table(">><<>>>>>", [_STEP_COLUMNS, *(_cells(row, _STEP_COLUMNS) for row in rows)])
     else:
         why = "it is held out for evaluation" if report["held_out"] else "the data that were read so far do not hold it"
@@ -225,16 +227,6 @@ def _end_of(name: str) -> str:
     """Return a name as one line; the end of a long path says more than its beginning."""
     shown = one_line(name, len(name) * 6 + 1)
     return shown if len(shown) <= _LONGEST_NAME else f"...{shown[3 - _LONGEST_NAME :]}"
-
-
-def _shown_loss(loss: float | None) -> str:
-    return "-" if loss is None else f"{loss:.4f}"
-
-
-def _json_loss(loss: float | None) -> float | str | None:
-    if loss is None or math.isfinite(loss):
-        return loss
-    return "NaN" if math.isnan(loss) else "Infinity" if loss > 0 else "-Infinity"
 
 
 def _as_json(run: TracedRun, report: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trained_model import as_begun
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.metrics_record import read_metrics
 from holdfast.bootstrap.run_folder.record_file import read_record, rules_of
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring.access_roles import require_to_read
@@ -146,14 +146,7 @@ def _refuse_other(path: Path, record: Mapping[str, Any], pipeline: RecordPipelin
 
 def _losses(path: Path) -> Mapping[int, float]:
     """Return the loss of each step, which may be NaN or infinite, in the order of the steps."""
-    found: dict[int, float] = {}
-    for line in JsonLines(RunLayout(path).metrics).read():
-        step, loss = line.get("step"), line.get("loss")
-        if type(step) is int and isinstance(loss, float | str):
-            try:
-                found[step] = float(loss)
-            except ValueError:
-                found[step] = math.nan
+    found = {step: metrics["loss"] for step, metrics in read_metrics(RunLayout(path).metrics) if "loss" in metrics}
     return dict(sorted(found.items()))
 
 

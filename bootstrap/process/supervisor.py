@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TextIO, final
 import psutil
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.adapters.shared.files.regular_file import open_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_reading.growing_file import newest_records
+from holdfast.bootstrap.run_reading.run_state import last_step
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.restart_policy import GiveUp, ProcessExit, RestartPolicy
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
 _POLL_SECONDS = 0.1
-_TAIL_BYTES = 65536
 _PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 _PATIENCE_SECONDS = 10.0
 
@@ -117,7 +116,8 @@ class Supervisor:
         verdict = self._policy.after(self._deaths)
         if self.stopped_by is not None or verdict == GiveUp():
             return None
-        durable, last = self._layout.newest_durable_step(), last_step(self._layout)
+        durable = self._layout.newest_durable_step()
+        last = last_step(self._layout, newest_records(self._layout.metrics))
         lost = max(0, last - durable)
         where = f"{cause_of(code)} at step {last}, {counted(lost, 'step')} after its newest checkpoint"
         record = {
@@ -164,25 +164,6 @@ class Supervisor:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def last_step(layout: RunLayout) -> int:
-    """Return the last step in ``metrics.jsonl``, or the step of the newest checkpoint if it has none."""
-    known, path = layout.newest_durable_step(), layout.metrics
-    if not path.exists():
-        return known
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return known  # the run itself reports the problem
-    for line in reversed(lines):
-        try:
-            return max(known, int(parse_json(line)["step"]))
-        except (ValueError, KeyError, TypeError):
-            continue  # a torn line, or the first one, of which only the end was read
-    return known
 
 
 def _adopt_orphans() -> None:

@@ -35,10 +35,9 @@ class MetricsRecord:
 
         Raises ``StateError`` if the file cannot be opened.
         """
-        for record in JsonLines(self._layout.metrics).read():
-            step = record.get("step")
-            if isinstance(step, int) and (after < step <= last or step == after == 0):
-                yield step, metrics_of(record)
+        for step, metrics in read_metrics(self._layout.metrics):
+            if after < step <= last or step == after == 0:
+                yield step, metrics
 
     def sent(self, tracker: str) -> int:
         """Return the step up to which ``tracker`` has all metrics, 0 if that is unknown."""
@@ -62,6 +61,16 @@ class MetricsRecord:
         if not isinstance(found, dict):
             return {}
         return {name: step for name, step in found.items() if isinstance(step, int) and step >= 0}
+
+
+def read_metrics(path: Path) -> Iterator[tuple[int, Mapping[str, float]]]:
+    """Yield the step and the metrics of each line of a ``metrics.jsonl``, in their order; other lines are skipped.
+
+    Raises ``StateError`` if the file cannot be opened.
+    """
+    for record in JsonLines(path).read():
+        if type(step := record.get("step")) is int and step >= 0:
+            yield step, metrics_of(record)
 
 
 def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:

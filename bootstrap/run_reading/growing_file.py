@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, final
 import orjson
 
 from holdfast.adapters.shared.files.json_lines import LONGEST_LINE
-from holdfast.adapters.shared.files.regular_file import regular
+from holdfast.adapters.shared.files.regular_file import open_regular, regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _BLOCK = 1 << 20
+_TAIL = 1 << 16
 
 
 @final
@@ -153,3 +154,16 @@ def records_in(lines: bytes) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict):
             yield record
+
+
+def newest_records(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects in the last 64 KiB of the file ``path``; none of a file that cannot be read."""
+    try:
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL - 1))
+            if size > _TAIL:
+                file.readline()
+            return list(records_in(file.read()))
+    except OSError:
+        return []

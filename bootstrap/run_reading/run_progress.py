@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.bootstrap.run_reading.formatting import rough_duration, shown_rate
 from holdfast.bootstrap.run_reading.growing_file import GrowingRecords
 from holdfast.domain.fault_tolerance.goodput import TimeAccount, TimeSample
 
@@ -108,7 +109,9 @@ def time_left(
         return None
     if rate is not None:
         per_second, seconds = rate
-        base = f"{_shown(per_second)} steps/s over the last {shown_span(seconds)}, saves and evaluations included"
+        base = (
+            f"{shown_rate(per_second)} steps/s over the last {rough_duration(seconds)}, saves and evaluations included"
+        )
         return TimeLeft(min(left) / per_second, base)
     if tokens_per_second and tokens_a_step:
         base = f"{tokens_per_second:,.0f} tokens/s in recent steps, without saves and evaluations"
@@ -124,12 +127,3 @@ def share_of(budget: Mapping[str, Any], step: int, tokens: int | None) -> float 
     if isinstance(budget.get("tokens"), int) and budget["tokens"] and tokens is not None:
         shares.append(tokens / budget["tokens"])
     return min(1.0, max(shares)) if shares else None
-
-
-def _shown(rate: float) -> str:
-    return f"{rate:.3g}" if rate < 100 else f"{rate:,.0f}"
-
-
-def shown_span(seconds: float) -> str:
-    """Return ``seconds`` for a person, without fractions."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

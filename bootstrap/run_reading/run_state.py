@@ -16,7 +16,7 @@ from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
 from holdfast.domain.run_end import LifecycleState, RunEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _CLOCK_SLACK_SECONDS = 2.0
@@ -58,6 +58,15 @@ def events_of_last_start(start: Mapping[str, Any], events: Sequence[Mapping[str,
         if began is None or began < datetime.fromisoformat(str(start["time"])):
             return ()
     return events[begin:]
+
+
+def last_step(layout: RunLayout, metrics: Iterable[Mapping[str, Any]]) -> int:
+    """Return the last step of a run, 0 before the first; ``metrics`` are all or the newest lines of ``metrics.jsonl``.
+
+    It is that of the newest checkpoint if no metrics are recorded, as a host may have it.
+    """
+    steps = (record.get("step") for record in metrics if "loss" in record)
+    return max([layout.newest_durable_step(), *(step for step in steps if type(step) is int)])
 
 
 def refusal_of(folder: Path, record: Mapping[str, Any]) -> str | None:

@@ -16,12 +16,12 @@ from holdfast.bootstrap.operations.report_parts import Code, Marked, Shares, Tab
 from holdfast.bootstrap.operations.report_sections import (
     differences,
     main_figures,
-    moment,
     names_of,
     overview,
     run_sections,
     verdict,
 )
+from holdfast.bootstrap.run_reading.formatting import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -128,7 +128,7 @@ def parallel_chart(space: SearchSpace, trials: Sequence[Trial], metric: str, bes
         places = [place(parameters[name]) for name, (place, _) in zip(names, scales, strict=True)]
         places.append(values(trial.value or 0.0))
         line = "L".join(f"{x} {y}" for x, y in zip(xs, places, strict=True))
-        words = ", ".join(f"{name}={_shown(parameters[name])}" for name in names)
+        words = ", ".join(f"{name}={shown_value(parameters[name])}" for name in names)
         title = _title(f"trial {trial.number}: {metric} {trial.value:.6g}, {words}")
         css = f"coordinate group-{groups[trial.number]}{' best' if trial is best else ''}"
         parts.append(f'<path class="{css}" d="M{line}">{title}</path>')
@@ -194,7 +194,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e6 else f"{value:.4g}"
 
 
-def _shown(value: Value) -> str:
+def shown_value(value: Value) -> str:
+    """Return the value of a setting with six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -6,17 +6,17 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.operations.report_parts import Table
-from holdfast.bootstrap.operations.report_sections import moment
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout
+from holdfast.bootstrap.run_reading.formatting import moment
 from holdfast.bootstrap.web.report_html import GENERATOR, policy_hash, static_file, table_html
-from holdfast.bootstrap.web.study_charts import history_chart, learning_chart, parallel_chart
+from holdfast.bootstrap.web.study_charts import history_chart, learning_chart, parallel_chart, shown_value
 from holdfast.domain.tuning.search_space import Choices, FloatRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.bootstrap.operations.study_facts import StudyFacts
-    from holdfast.domain.tuning.search_space import Dimension, Value
+    from holdfast.domain.tuning.search_space import Dimension
     from holdfast.domain.tuning.trial import Trial
 
 _STYLES = ("theme.css", "report.css", "study.css")
@@ -74,7 +74,7 @@ def _charts(facts: StudyFacts) -> Iterator[str]:
 
 def _best(facts: StudyFacts) -> Iterator[str]:
     if (best := facts.best) is not None:
-        rows = [(name, _shown(value)) for name, value in (best.parameters or {}).items()]
+        rows = [(name, shown_value(value)) for name, value in (best.parameters or {}).items()]
         yield f"<section><h2>Best settings</h2>{table_html(Table(('setting', 'value'), rows))}"
         name = escape(StudyLayout(facts.root).best.name)
         yield f"<p>All settings of this trial are in {name}, which <code>train --config</code> takes.</p></section>"
@@ -97,7 +97,7 @@ def _row(facts: StudyFacts, trial: Trial, names: list[str]) -> str:
         "" if trial.value is None else f"{trial.value:.6g}",
         str(len(trial.measurements)),
         f"{trial.tokens:,}" if trial.has_ended else "",
-        *(_shown(parameters[name]) if name in parameters else "" for name in names),
+        *(shown_value(parameters[name]) if name in parameters else "" for name in names),
     ]
     css = f"trial-{trial.state}{' trial-best' if trial is facts.best else ''}"
     cells = "".join(f'<td class="number">{escape(cell)}</td>' for cell in numbers)
@@ -122,9 +122,6 @@ def _described(dimension: Dimension) -> str:
     if isinstance(dimension, Choices):
         return f"one of {', '.join(dimension.options)}"
     kind = "numbers" if isinstance(dimension, FloatRange) else "whole numbers"
-    step = "" if dimension.step in (None, 1) else f" in steps of {_shown(dimension.step or 0)}"
-    return f"{kind} from {_shown(dimension.low)} to {_shown(dimension.high)}{step}{', log' if dimension.is_log else ''}"
-
-
-def _shown(value: Value) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    step = "" if dimension.step in (None, 1) else f" in steps of {shown_value(dimension.step or 0)}"
+    bounds = f"from {shown_value(dimension.low)} to {shown_value(dimension.high)}"
+    return f"{kind} {bounds}{step}{', log' if dimension.is_log else ''}"

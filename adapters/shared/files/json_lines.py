@@ -172,20 +172,21 @@ def encode_record(record: Mapping[str, object]) -> bytes:
     try:
         text = _ENCODER.encode(record)
     except ValueError:
-        text = _ENCODER.encode(_without_non_finite(record))
+        text = _ENCODER.encode(without_non_finite(record))
     return f"{text}\n".encode("ascii")
 
 
-def _without_non_finite(value: Any) -> Any:
+def without_non_finite(value: Any) -> Any:
+    """Return ``value`` with NaN and the infinities in it as strings, and tuples as lists."""
     match value:
         case float() if math.isnan(value):
             return "NaN"
         case float() if math.isinf(value):
             return "Infinity" if value > 0 else "-Infinity"
         case dict():
-            return {key: _without_non_finite(item) for key, item in value.items()}
+            return {key: without_non_finite(item) for key, item in value.items()}
         case list() | tuple():
-            return [_without_non_finite(item) for item in value]
+            return [without_non_finite(item) for item in value]
         case _:
             return value
 

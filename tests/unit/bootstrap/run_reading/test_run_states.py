@@ -18,15 +18,22 @@ import pytest
 
 from holdfast.adapters.ledger.memory import MemoryLedger
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.application.handlers.record_events import RecordEvents
 from holdfast.application.handlers.record_ledger import RecordLedger
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap import web
 from holdfast.bootstrap.operations.explain import explain
+from holdfast.bootstrap.operations.inspect_run import inspect
 from holdfast.bootstrap.operations.list_runs import list_runs
 from holdfast.bootstrap.operations.report_facts import report_facts
+from holdfast.bootstrap.operations.report_markdown import markdown_report
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_reading.growing_file import newest_records
+from holdfast.bootstrap.run_reading.run_state import last_step
 from holdfast.bootstrap.run_reading.run_view import RunView
 from holdfast.bootstrap.wiring.watch_run import RunAlarm
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import (
     CheckpointSaved,
@@ -40,7 +47,8 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.run_end import LifecycleState
 from holdfast.domain.training.progress import Progress
-from tests.support.run_folders import hold, make_run
+from holdfast.ports.testing.snapshots import snapshot_of
+from tests.support.run_folders import add_steps, hold, make_run
 
 BEGIN, AT = Progress(0, 0), Progress(step=7, tokens=700)
 STARTED = RunStarted(BEGIN)
@@ -114,6 +122,64 @@ def test_all_say_the_same_of_a_run_that_no_process_holds(tmp_path, events, start
     folder = make_run(tmp_path, start={"time": "2026-01-01T00:00:00+00:00", "phase": "training", **start})
     record(folder, events)
     assert said(folder) == state
+
+
+EIGHT = {
+    "running": ([STARTED], "training"),
+    "finished": ([STARTED, FINISHED], "finished"),
+    "data ended": ([STARTED, *END_OF_DATA, FINISHED], "finished"),
+    "stopped": ([STARTED, SIGTERM, FINISHED], "stopped"),
+    "stopped early": ([STARTED, EARLY, FINISHED], "stopped early"),
+    "failed": ([STARTED, FAILED], "failed"),
+    "hung": ([STARTED, HUNG], "hung"),
+    "killed": ([STARTED], "crashed"),
+}
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    """Return the folder of eight runs at step 7, the newest checkpoint of each of step 5."""
+    runs = tmp_path_factory.mktemp("runs")
+    for name, (events, _) in EIGHT.items():
+        folder = make_run(runs / name, start={"time": "2026-01-01T00:00:00+00:00", "phase": "training"})
+        add_steps(folder, range(1, 8))
+        store = DiskStateStore(folder, Retention(9))
+        for step in (2, 5):
+            store.save(snapshot_of(step, {"weights": b"0"}))
+        record(folder, events)
+    hold(runs / "running")
+    return runs
+
+
+@pytest.mark.parametrize("name", EIGHT)
+def test_all_say_the_same_state_step_and_checkpoint(eight, name):
+    """`explain`, `runs`, `inspect`, the page and the report agree, in text as in JSON, of a run in each state."""
+    folder, state = eight / name, EIGHT[name][1]
+    told = explain(folder)
+    assert told.startswith(f"{folder} · {state} · step 7 of 1000\n")
+    assert "checkpoints: 2, the newest of step 5" in told
+    (row,) = (line for line in list_runs(eight, as_json=False, width=200).splitlines() if line.startswith(f"{name}  "))
+    assert re.split(r"  +", row)[:3] == [name, state, "7"]
+    (listed,) = (run for run in json.loads(list_runs(eight, as_json=True, width=80))["runs"] if run["name"] == name)
+    with closing(RunView(folder).read_all()) as view:
+        page, on_page = view.summary(), view.checkpoints()
+    facts = report_facts(folder)
+    assert [listed["state"], page["state"], facts["state"]] == [state] * 3
+    assert [listed["step"], page["step"], facts["figures"]["step"]] == [7] * 3
+    assert f"{state} at step 7 of 1,000" in markdown_report([facts])
+    text, _ = inspect(folder, hashing=False, as_json=True)
+    inspected = [each["step"] for each in json.loads(text)["checkpoints"]]
+    assert max(inspected) == on_page[0]["step"] == facts["checkpoints"][0]["step"] == 5
+
+
+def test_a_late_evaluation_moves_no_step_back(tmp_path):
+    """The suites of an earlier checkpoint come after the steps that were taken meanwhile."""
+    folder = make_run(tmp_path)
+    add_steps(folder, range(1, 8))
+    layout = RunLayout(folder)
+    with layout.metrics.open("a") as file:
+        file.write('{"step": 4, "suite/own/acc": 0.5}\n')
+    assert last_step(layout, newest_records(layout.metrics)) == 7
 
 
 @contextmanager
