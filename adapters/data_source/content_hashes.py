@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, final
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 from xxhash import xxh3_128
 
 from holdfast.adapters.data_source.verified_stream import LOCAL_BLOCK_BYTES, BlockDigests, VerifiedStream
+from holdfast.adapters.shared.files.regular_file import read_at
 from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.urls import describe
 
@@ -110,7 +111,7 @@ class ContentHashes:
             return
         try:
             raw = io.FileIO(file.path)
-            again = lambda begin, size: os.pread(raw.fileno(), size, begin)  # noqa: E731
+            again = partial(read_at, raw.fileno())
             begin, end = number * _BLOCK_BYTES, (number + 1) * _BLOCK_BYTES
             tap = HashingTap(self, file, begin, end)
             with VerifiedStream(raw, file, self.blocks, again, is_confirmed=True, tap=tap.feed) as stream:

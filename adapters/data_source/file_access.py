@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,6 +15,7 @@ from typing_extensions import override
 from holdfast.adapters.data_source.content_hashes import ContentHashes, HashingTap
 from holdfast.adapters.data_source.ranges import BEYOND_BYTES, STALL_SECONDS, ReadCounter, open_ranges
 from holdfast.adapters.data_source.verified_stream import VerifiedStream, block_bytes
+from holdfast.adapters.shared.files.regular_file import read_at
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
@@ -104,9 +105,7 @@ class FileAccess:
         if file.is_local:
             tap = None if is_random else HashingTap(self.contents, file, start, until)
             local = _LocalFile(file.path, self.counter)
-            return self._verified(
-                file, local, lambda begin, size: os.pread(local.fileno(), size, begin), tap and tap.feed
-            )
+            return self._verified(file, local, partial(read_at, local.fileno()), tap and tap.feed)
         if isinstance(file.file_system, MemoryFileSystem):
             # all openers of a file in memory share one handle and its position
             content = file.file_system.cat_file(file.path)

@@ -11,6 +11,7 @@ from typing_extensions import override
 from holdfast.adapters.key_provider.key_ring import KeyRing, key_from_base64
 from holdfast.adapters.shared.encryption.streaming_aead import KEY_SIZE
 from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.regular_file import read_at
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.key_provider import KeyProvider
 
@@ -58,7 +59,7 @@ def _private_bytes(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe does not block
         try:
             _check_private(path, os.fstat(descriptor))
-            return os.read(descriptor, _LARGEST)
+            return read_at(descriptor, 0, _LARGEST)
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from blake3 import blake3
 
+from holdfast.adapters.shared.files.regular_file import read_at
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class HashedFile:
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes as ``StateFile`` does."""
         if offset > self._end and self._pieces is None:
-            peeked = os.pread(self._file.fileno(), size, offset)
+            peeked = read_at(self._file.fileno(), offset, size)
             self._peeked.append((offset, peeked))  # compared with the hashed bytes later
             return peeked
         data = bytearray(size)
@@ -169,11 +170,4 @@ class VerifiedPieces:
         return self._kept[1]
 
     def _read(self, number: int) -> bytes:
-        pieces: list[bytes] = []
-        done = 0
-        while piece := os.pread(self._file.fileno(), _PIECE - done, number * _PIECE + done):
-            pieces.append(piece)
-            done += len(piece)
-            if done == _PIECE:
-                break
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)  # nearly always one, which is not copied
+        return read_at(self._file.fileno(), number * _PIECE, _PIECE)

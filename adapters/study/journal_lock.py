@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, final
 from optuna.storages.journal import JournalFileOpenLock
 from typing_extensions import override
 
-from holdfast.adapters.shared.files.regular_file import regular
+from holdfast.adapters.shared.files.regular_file import end_of_lines, regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-_BLOCK = 65536
 
 
 @final
@@ -68,13 +66,8 @@ def _remove_incomplete_line(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        end = size = os.fstat(descriptor).st_size
-        while end:
-            start = max(0, end - _BLOCK)
-            if (place := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
-                end = start + place + 1
-                break
-            end = start
+        size = os.fstat(descriptor).st_size
+        end = end_of_lines(descriptor, size)
         if end < size:
             os.ftruncate(descriptor, end)
     finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import orjson
 
 from holdfast.adapters.shared.files.json_lines import LONGEST_LINE
-from holdfast.adapters.shared.files.regular_file import open_regular, regular
+from holdfast.adapters.shared.files.regular_file import open_regular, read_at, regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,11 +63,11 @@ class GrowingFile:
         if self._file < 0:
             return NewLines(b"", 0, is_replaced, False)
         start = self.offset
-        data = os.pread(self._file, most, start)
+        data = read_at(self._file, start, most)
         is_within = start == self._within
         while (end := data.rfind(b"\n") + 1) == 0 and len(data) >= most and not is_within and most < LONGEST_LINE:
             most *= 2  # a long line
-            data = os.pread(self._file, most, start)
+            data = read_at(self._file, start, most)
         if end == 0 and (is_within or len(data) >= LONGEST_LINE):
             self.offset = self._within = start + len(data)
             return NewLines(b"", self.offset, is_replaced, len(data) >= most)
@@ -77,7 +77,7 @@ class GrowingFile:
 
     def read_at(self, offset: int, most: int) -> bytes:
         """Return up to ``most`` bytes from ``offset``, without a change of the position."""
-        return os.pread(self._file, most, offset) if self._file >= 0 else b""
+        return read_at(self._file, offset, most) if self._file >= 0 else b""
 
     def close(self) -> None:
         """Close the file; the next ``poll`` opens it again and reads it from its start."""

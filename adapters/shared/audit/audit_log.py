@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -16,6 +17,7 @@ from holdfast.adapters.shared.audit.audit_entry import (
 )
 from holdfast.adapters.shared.files.atomic_replace import move_into_place
 from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.regular_file import end_of_lines, read_at_alike
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TORN_END = "TornEndCut"
-_BLOCK = 1 << 16
+_BLOCK = 1 << 16  # bytes that are copied at once
 
 
 @final
@@ -102,26 +104,19 @@ class AuditLog:
             _sync_folder(self._path.parent)
 
     def _read_end(self, size: int) -> tuple[AuditEntry | None, int]:
-        """Return the last entry of a file of ``size`` bytes and where it ends; what seems damaged is read once more."""
-        found: list[tuple[AuditEntry | None, int]] = []
-        for _ in range(2):
-            end = _start_of_line(self._file, size)
-            try:
-                found.append((self._last_entry(end), end))
-            except MalformedEntryError as error:
-                reason = error
-            if found and end == size:
-                break
-        if not found:
-            msg = f"the last line of {self._path} {reason}; a new log is started if you move the file away"
-            raise StateError(msg) from reason
-        return max(found, key=lambda each: each[1])
+        """Return the last entry of a file of ``size`` bytes and where it ends."""
+        end = end_of_lines(self._file, size)
+        try:
+            return self._last_entry(end), end
+        except MalformedEntryError as error:
+            msg = f"the last line of {self._path} {error}; a new log is started if you move the file away"
+            raise StateError(msg) from error
 
     def _last_entry(self, end: int) -> AuditEntry | None:
         if not end:
             return None
-        start = _start_of_line(self._file, end - 1)
-        return read_line(os.pread(self._file, min(end - start, LONGEST_LINE + 1), start), self._key)
+        start = end_of_lines(self._file, end - 1)
+        return read_line(read_at_alike(self._file, start, min(end - start, LONGEST_LINE + 1)), self._key)
 
     def _replace_torn_end(self, num_bytes: int) -> None:
         last, end = self._state
@@ -171,25 +166,13 @@ def _check_owner(path: Path, file: int) -> None:
             raise StateError(msg)
 
 
-def _start_of_line(file: int, end: int) -> int:
-    """Return the offset after the last line end before ``end``."""
-    while end:
-        start = max(0, end - _BLOCK)
-        newline = os.pread(file, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
-
-
 def _copy(source: int, target: int, num_bytes: int) -> None:
-    place = 0
-    while place < num_bytes:
-        data = os.pread(source, min(_BLOCK, num_bytes - place), place)
-        if data != os.pread(source, len(data), place):
-            continue  # one of the two was wrong
+    for place in range(0, num_bytes, _BLOCK):
+        size = min(_BLOCK, num_bytes - place)
+        data = read_at_alike(source, place, size)
+        if len(data) < size:
+            raise OSError(errno.EIO, "it became shorter while it was read")
         _write(target, data)
-        place += len(data)
 
 
 def _write(file: int, data: bytes) -> None:

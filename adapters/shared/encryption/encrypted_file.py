@@ -14,6 +14,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
     encrypted_size,
     refusal,
 )
+from holdfast.adapters.shared.files.regular_file import read_at
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -68,7 +69,7 @@ class EncryptedFile:
         stored = os.fstat(self._file.fileno()).st_size
         if stored < encrypted_size(0):
             raise refusal(self._name, 0)
-        header = os.pread(self._file.fileno(), HEADER_SIZE, 0)
+        header = read_at(self._file.fileno(), 0, HEADER_SIZE)
         self._segments = SegmentCipher(key, associated_data, header, self._name)
         self._last = (stored - 1) // self._segment_size
         self.size = stored - HEADER_SIZE - (self._last + 1) * TAG_SIZE
@@ -95,5 +96,5 @@ class EncryptedFile:
 
     def _read(self, number: int) -> bytes:
         start = number * self._segment_size if number else HEADER_SIZE
-        segment = os.pread(self._file.fileno(), (number + 1) * self._segment_size - start, start)
+        segment = read_at(self._file.fileno(), start, (number + 1) * self._segment_size - start)
         return self._segments.decrypt(number, segment, is_last=number == self._last)

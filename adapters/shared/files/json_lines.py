@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import move_into_place
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.shared.files.regular_file import open_regular, regular
+from holdfast.adapters.shared.files.regular_file import end_of_lines, open_regular, read_at_alike, regular
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 16 << 20
 """The most bytes of a line that is taken for a record: no run writes longer ones, and memory holds a line."""
-_BLOCK = 65536
 _log = logging.getLogger(__name__)
 
 
@@ -204,10 +203,9 @@ def _open_after_last_record(path: Path) -> FileIO:
     file = open(path, "a+b", buffering=0, opener=regular)  # noqa: SIM115  a path knows no opener
     try:
         end = file.seek(0, os.SEEK_END)
-        start = _start_of_unended_line(file, end)
-        file.seek(start)
+        start = end_of_lines(file.fileno(), end)
         if end > start:
-            if end - start > LONGEST_LINE or _decode(file.read(end - start)) is None:
+            if end - start > LONGEST_LINE or _decode(read_at_alike(file.fileno(), start, end - start)) is None:
                 file.truncate(start)
             else:
                 file.write(b"\n")
@@ -215,17 +213,6 @@ def _open_after_last_record(path: Path) -> FileIO:
         file.close()
         raise
     return file
-
-
-def _start_of_unended_line(file: FileIO, end: int) -> int:
-    while end:
-        start = max(0, end - _BLOCK)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def _copy_kept(source: Path, target: Path, keep: Callable[[Mapping[str, Any]], bool]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from holdfast.adapters.shared.files.regular_file import read_at
+
 MOST_BYTES = 4 << 20
 _KEPT_BYTES = 1 << 20
 _CUT = b"[earlier lines were removed]\n"
@@ -19,6 +21,6 @@ def limit_log(descriptor: int, most: int | None = None) -> None:
     size = os.fstat(descriptor).st_size
     if size <= most:
         return
-    kept = os.pread(descriptor, min(most, _KEPT_BYTES), size - min(most, _KEPT_BYTES))
+    kept = read_at(descriptor, size - min(most, _KEPT_BYTES), min(most, _KEPT_BYTES))
     os.ftruncate(descriptor, 0)
     os.write(descriptor, _CUT + kept[kept.find(b"\n") + 1 :])

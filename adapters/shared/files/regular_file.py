@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 _TRIES = 3
+_BLOCK = 1 << 16
 _REASON = "it is a pipe, a device, a socket or a folder in place of a file: remove it"
+_DIFFERENT = "it returns different bytes each time it is read"
 _LINK = "it is a symbolic link in place of a file, which could lead anywhere: put the file itself there"
 
 
@@ -37,7 +39,42 @@ def read_alike(path: Path) -> bytes:
         first, second = read_regular(path), read_regular(path)
         if first == second:  # else it was replaced meanwhile, or a reading was wrong
             return first
-    raise OSError(errno.EIO, "it returns different bytes each time it is read", str(path))
+    raise OSError(errno.EIO, _DIFFERENT, str(path))
+
+
+def read_at(descriptor: int, offset: int, size: int) -> bytes:
+    """Return ``size`` bytes from ``offset`` on, fewer at the end of the file only. Raises ``OSError``."""
+    data = os.pread(descriptor, max(size, 0), offset)
+    if len(data) in (0, size):
+        return data
+    parts = [data]
+    while (left := size - sum(map(len, parts))) and (more := os.pread(descriptor, left, offset + size - left)):
+        parts.append(more)
+    return b"".join(parts)
+
+
+def read_at_alike(descriptor: int, offset: int, size: int) -> bytes:
+    """Return what ``read_at`` returns, once two readings agree; raises ``OSError`` if they never do."""
+    for _ in range(_TRIES):
+        first, second = read_at(descriptor, offset, size), read_at(descriptor, offset, size)
+        if first == second:
+            return first
+    raise OSError(errno.EIO, _DIFFERENT)
+
+
+def end_of_lines(descriptor: int, size: int) -> int:
+    """Return where the last complete line in the first ``size`` bytes of a file ends, 0 without one.
+
+    What lies behind it may be removed, so each block is read until two readings agree; raises ``OSError`` if they never
+    do.
+    """
+    end = size
+    while end:
+        start = max(0, end - _BLOCK)
+        if (place := read_at_alike(descriptor, start, end - start).rfind(b"\n")) >= 0:
+            return start + place + 1
+        end = start
+    return 0
 
 
 def regular(path: str, flags: int) -> int:

@@ -14,8 +14,8 @@ import numpy as np
 from blake3 import blake3
 from safetensors.numpy import save
 
-from holdfast.adapters.shared.files.regular_file import regular
-from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests, read_at
+from holdfast.adapters.shared.files.regular_file import read_at, regular
+from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, bytes_of
 
 if TYPE_CHECKING:

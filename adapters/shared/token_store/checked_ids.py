@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from io import FileIO, RawIOBase
 from typing import TYPE_CHECKING, Any, final
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from typing_extensions import override
 from xxhash import xxh3_64_digest
+
+from holdfast.adapters.shared.files.regular_file import read_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,17 +111,6 @@ class CheckedIds:
             return np.zeros(0, self.dtype)
         width = self.dtype.itemsize
         return np.frombuffer(self.file.read((self._first + start) * width, (stop - start) * width), self.dtype)
-
-
-def read_at(descriptor: int, offset: int, size: int) -> bytes:
-    """Return ``size`` bytes from ``offset`` on, fewer at the end of the file. Raises ``OSError``."""
-    data = os.pread(descriptor, max(size, 0), offset)
-    if len(data) in (0, size):
-        return data
-    parts = [data]
-    while (left := size - sum(map(len, parts))) and (more := os.pread(descriptor, left, offset + size - left)):
-        parts.append(more)
-    return b"".join(parts)
 
 
 def read_twice(descriptor: int, offset: int, size: int) -> bytes:
