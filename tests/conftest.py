@@ -1,3 +1,4 @@
+import gc
 import hashlib
 import os
 import signal
@@ -28,6 +29,11 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("until") is not None:
         day = int(config.getoption("until") // 86_400)  # the same in all processes of the run
         items.sort(key=lambda item: hashlib.sha256(f"{day} {item.path.name}".encode()).digest())
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # what was imported and collected stays to the end: a full collection of it takes seconds
 
 
 def pytest_runtest_setup(item):
