@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -217,6 +218,7 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
     return ast.unparse(argument) + ("" if default is None else f" = {ast.unparse(default)}")
 
 
+@cache
 def _module(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 

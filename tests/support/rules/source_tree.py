@@ -32,8 +32,12 @@ class Module:
     def parts(self) -> tuple[str, ...]:
         return Path(self.path).with_suffix("").parts
 
+    @cached_property
+    def _nodes(self) -> Sequence[ast.AST]:
+        return list(ast.walk(self.tree))
+
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+        return (node for node in self._nodes if isinstance(node, kinds))
 
     def at(self, node: ast.AST) -> str:
         return f"{self.path}:{getattr(node, 'lineno', 1)}"
@@ -47,12 +51,14 @@ def project() -> Sequence[Module]:
 
 @cache
 def modules_under(*folders: str) -> Sequence[Module]:
-    """Return the modules under ``folders`` of the repository."""
-    return [
-        Module(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
-        for folder in folders
-        for path in sorted((ROOT / folder).rglob("*.py"))
-    ]
+    """Return the modules under ``folders`` of the repository; each is read and parsed once."""
+    return [module for folder in folders for module in _modules_in(folder)]
+
+
+@cache
+def _modules_in(folder: str) -> Sequence[Module]:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return [Module(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
 
 
 def within(modules: Iterable[Module], *packages: str) -> list[Module]:
