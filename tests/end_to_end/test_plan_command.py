@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import signal
+import sys
 
 import psutil
 import pytest
 
 from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.operations import plan_run, plan_trial
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from tests.support.command_line import corpus, run, run_here, start, tiny, wait_until
 
 LONGER = ["run.budget.steps=200", "state_store.every=100", "evaluation.every=100", "resources.auto_tune=false"]
 DECODER = ["model.kind=decoder", "model.hidden_size=128", "model.num_hidden_layers=4", "model.num_attention_heads=4"]
+
+
+def trial_here(command, _):
+    """Do the trial of ``command`` in this process."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return plan_trial.main(command[-1:]), ""
 
 
 def test_a_plan_has_all_groups_and_leaves_no_run(tmp_path):
@@ -103,10 +112,12 @@ def test_ranks_of_another_launcher_are_planned_by_its_first_one(tmp_path, monkey
     ],
     ids=["plain", "recomputed", "adapters", "lion"],
 )
-def test_settings_alone_give_the_formula_of_the_built_model(words, tmp_path):
+def test_settings_alone_give_the_formula_of_the_built_model(words, tmp_path, monkeypatch):
     """The memory by part is the same from the settings as from the model that the trial builds."""
+    monkeypatch.setattr(plan_trial, "_SECONDS", 0.0)  # no time is looked at here
+    monkeypatch.setattr(plan_run, "run_in_child", trial_here)
     settings = [*tiny(corpus(tmp_path), *words), "--json"]
-    both = run_here("plan", *settings, "--no-trial", cwd=tmp_path), run("plan", *settings, "--steps", "4", cwd=tmp_path)
+    both = [run_here("plan", *settings, *more, cwd=tmp_path) for more in (["--no-trial"], ["--steps", "4"])]
     assert [done.returncode for done in both] == [0, 0], both[1].stderr
     found, expected = (json.loads(done.stdout)["memory"]["formula_bytes"] for done in both)
     assert found == pytest.approx(expected)
