@@ -36,6 +36,8 @@ class TestSingleProcessGroup(ProcessGroupContract):
 
 
 class TestMemoryProcessGroup(ProcessGroupContract):
+    short_timeout = 0.2
+
     def on_each_rank(self, task, *, timeout_seconds):
         return in_threads(MemoryProcessGroup.linked(3, timeout_seconds=timeout_seconds), task)
 

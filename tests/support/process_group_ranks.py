@@ -30,15 +30,24 @@ class Ranks:
         """Return what ``task`` returns on each rank that is not expected to die."""
         self._start()
         order = {"module": task.__module__, "task": task.__name__, "timeout_seconds": timeout_seconds}
-        for process in self._processes:
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-        answers = [json.loads(process.stdout.readline() or '{"error": "died"}') for process in self._processes]
+        self._tell(order)
+        answers = self._answers()
+        if not dying:
+            self._tell({"close": True})  # a group stays open until all ranks have returned
+            answers += self._answers()
         errors = [answer["error"] for rank, answer in enumerate(answers) if "error" in answer and rank not in dying]
         assert not errors, "\n".join(errors)
         if dying:
             self.stop()
-        return [answer.get("result") for answer in answers]
+        return [answer.get("result") for answer in answers[: self.size]]
+
+    def _tell(self, order):
+        for process in self._processes:
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+
+    def _answers(self):
+        return [json.loads(process.stdout.readline() or '{"error": "died"}') for process in self._processes]
 
     def stop(self):
         for process in self._processes:
@@ -111,12 +120,16 @@ def serve():
 
     sys.stdout.write(READY)
     sys.stdout.flush()
+    group = None
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            group = TorchProcessGroup(order["timeout_seconds"])
-            answer = {"result": getattr(importlib.import_module(order["module"]), order["task"])(group)}
-            group.close()
+            if "close" in order:
+                answer = {} if group is None else {"result": group.close()}
+                group = None
+            else:
+                group = TorchProcessGroup(order["timeout_seconds"])
+                answer = {"result": getattr(importlib.import_module(order["module"]), order["task"])(group)}
         except Exception:  # noqa: BLE001  the owner shows it
             answer = {"error": traceback.format_exc()}
         sys.stdout.write(json.dumps(answer) + "\n")
