@@ -41,6 +41,12 @@ def failing():
     shutil.rmtree(home)
 
 
+@pytest.fixture(scope="module")
+def operations(failing):
+    """Return the number of the operations of a run that could fail, counted once."""
+    return failing.run(failing.home / "counted", disk=[FOR_EVER, -1, 0, 0])["operations"]
+
+
 def strays(folder):
     """Return what a write under way leaves in the run folder until it is done."""
     halves = [path for path in folder.rglob("*") if path.is_file() and path.name.endswith((".tmp", ".new"))]
@@ -75,10 +81,9 @@ def check(runs, place, kind, point):
 @pytest.mark.parametrize(
     "stride", [200, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])], ids=["sample", "sweep"]
 )
-def test_a_failing_disk_costs_no_record(failing, home, kind, stride):
+def test_a_failing_disk_costs_no_record(failing, operations, home, kind, stride):
     """After an error once, in a burst, for ever or in mid-write, and after half a write, the next start mends all."""
-    counted = failing.run(home / "counted", disk=[FOR_EVER, -1, 0, 0])
     start = 3 + (40 * list(KINDS).index(kind)) % stride
-    for point in range(start, counted["operations"], stride):
+    for point in range(start, operations, stride):
         check(failing, home / f"{point}", kind, point)
         shutil.rmtree(home / f"{point}")
