@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.configs.settings_layers import load_settings
-from tests.support.command_line import corpus, next_commands, run, run_here, tiny
+from tests.support.command_line import corpus, next_commands, run_here, tiny
 
 SPACE = "optimizer.learning_rate: {low: 1e-4, high: 1e-1, log: true}\noptimizer.weight_decay: {choices: [0, 0.1]}\n"
 STUDY = Path("runs/search")
@@ -28,9 +28,9 @@ def words(*more):
     )
 
 
-def tune(home, *more, space=SPACE, runner=run_here):
+def tune(home, *more, space=SPACE):
     (home / "space.yaml").write_text(space)
-    return runner("tune", "--space", "space.yaml", *words(*more), cwd=home)
+    return run_here("tune", "--space", "space.yaml", *words(*more), cwd=home)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def home(tmp_path_factory):
     """Return a folder with a search of three trials by two workers."""
     folder = tmp_path_factory.mktemp("home")
     corpus(folder)
-    process = tune(folder, "--trials", "3", "--workers", "2", runner=run)
+    process = tune(folder, "--trials", "3", "--workers", "2")
     assert process.returncode == 0, process.stdout + process.stderr
     (folder / "output.txt").write_text(process.stdout)
     return folder
@@ -169,7 +169,7 @@ def test_failing_trials_end_the_search(tmp_path):
     """Trials that only the model refuses have failed with its sentence, and some of them in a row end the search."""
     corpus(tmp_path)
     space = "model.config.num_key_value_heads: {choices: [3]}\n"
-    process = tune(tmp_path, "--trials", "5", "tune.most_failures=1", space=space, runner=run)
+    process = tune(tmp_path, "--trials", "5", "tune.most_failures=1", space=space)
     assert process.returncode == 1, process.stdout + process.stderr
     assert "trial 0 failed: " in process.stdout
     assert "1 trial failed in a row, and trial 0 says: " in process.stderr
@@ -181,7 +181,7 @@ def test_a_learning_rate_is_found(tmp_path):
     corpus(tmp_path)
     (tmp_path / "ft.yaml").write_text("optimizer: {weight_decay: 0.0}\n")
     command = ["tune", "--find-lr", "--config", "ft.yaml", "--low", "1e-5", "--high", "3", "--steps", "40", *words()]
-    process = run(*command, cwd=tmp_path)
+    process = run_here(*command, cwd=tmp_path)
     assert process.returncode == 0, process.stdout + process.stderr
     assert "suggestion:  optimizer.learning_rate=" in process.stdout
     assert process.stdout.count("#") > 40
