@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -18,7 +18,8 @@ class Monitor(ABC):
     - ``record`` accepts any names and any floats, NaN and infinities included, and steps in any order.
     - ``rewind`` removes the metrics after ``step``, also those of an earlier process, if the sink can remove them. It
       is called at each start and at each roll-back, so that every step is recorded once. ``rewind(0)``, which begins a
-      new run, removes all metrics, also those of step 0.
+      new run, removes all metrics, also those of step 0. A sink that cannot remove metrics, and has later ones, may
+      continue in a new run of its own, linked to the former: each has every step once.
     - ``close`` makes all metrics visible and may be called twice; a later ``record`` is ignored.
     - Called from one thread, which belongs to this monitor alone and is not the thread that creates it. A call that
       takes long, hangs or raises does not stop training: the oldest metrics that wait for the monitor are dropped, and
@@ -31,8 +32,12 @@ class Monitor(ABC):
         """Record the metrics of ``step``."""
 
     @abstractmethod
-    def rewind(self, step: int) -> None:
-        """Remove the metrics of later steps."""
+    def rewind(self, step: int) -> int | None:
+        """Remove the metrics of later steps.
+
+        A tracker that may lack metrics up to ``step`` returns the step up to which it has all; later ones are sent
+        again.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -45,7 +50,9 @@ class RunDescription:
 
     ``settings`` are nested plain data without secrets, ``data`` are the versions of the datasets by source, and
     ``environment`` has the versions of the libraries and the name of the machine, as plain data. ``num_ranks``
-    processes train together; the monitors belong to the first. Adapters may write into ``folder``, the run folder.
+    processes train together; the monitors belong to the first. Adapters may write into ``folder``, the run folder. If
+    that began as a copy of another run's, ``copied_from`` has the id of that run, after the ids of those that the other
+    was copied from.
     """
 
     run_id: str
@@ -55,6 +62,7 @@ class RunDescription:
     data: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     num_ranks: int = 1
+    copied_from: Sequence[str] = ()
 
 
 class NoteKind(StrEnum):

@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
 _SECONDS = 120.0
-_SECONDS_TO_REWIND = 3600.0  # MLflow copies all metrics
 _SECONDS_BETWEEN_LOOKS = 1.0
 _TAIL = 65536
 _NICENESS = 10
 
 
 class Refusal(Exception):
-    """Raised by a served object if its library cannot do what was asked, but can go on."""
+    """Raised by a served object, and by a call of it, if its library cannot do what was asked, but can go on."""
 
 
 @final
@@ -59,19 +58,18 @@ class LibraryProcess:
         """Return whether a call got no answer, so that the answers of later ones cannot be told apart."""
         return self._is_lost
 
-    def call(self, method: str, arguments: Mapping[str, Any]) -> str | None:
-        """Call a method of the served object and wait for its end; return the message of ``Refusal``, None without.
+    def call(self, method: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a method of the served object and wait for its end; return its result, as JSON keeps it.
 
-        Raises ``StateError`` if the method fails in another way, or does not end in time.
+        Raises ``Refusal`` if the method does, and ``StateError`` if it fails in another way or does not end in time.
         """
-        seconds = _SECONDS_TO_REWIND if method == "rewind" else _SECONDS
         self._limit_errors()
         request = json.dumps({"method": method, "arguments": arguments}, default=str)
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()
-            error, refusal = json.loads(self._answer(seconds))
+            error, refusal, result = json.loads(self._answer())
         except (OSError, EOFError, ValueError) as failure:
             self._is_lost = True
             msg = f"the process of the monitor {self._name} failed at {method}: {self._last_error_line() or failure}"
@@ -79,7 +77,9 @@ class LibraryProcess:
         if error is not None:
             msg = f"the monitor {self._name} failed at {method}: {error}"
             raise StateError(msg)
-        return None if refusal is None else str(refusal)
+        if refusal is not None:
+            raise Refusal(refusal)
+        return result
 
     def end(self) -> None:
         """Let the process end by itself; it has a limited time for that."""
@@ -98,9 +98,9 @@ class LibraryProcess:
                 self._process.wait(_SECONDS_BETWEEN_LOOKS)
         self._errors.close()
 
-    def _answer(self, seconds: float) -> bytes:
+    def _answer(self) -> bytes:
         assert self._process.stdout is not None
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + _SECONDS
         output = self._process.stdout.fileno()
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
@@ -108,7 +108,7 @@ class LibraryProcess:
                 self._limit_errors()
                 if left > 0:
                     continue
-                msg = f"no answer within {seconds:.0f} s"
+                msg = f"no answer within {_SECONDS:.0f} s"
                 raise EOFError(msg)
             received = os.read(output, 65536)
             if not received:
@@ -158,15 +158,15 @@ def serve(target: Any, seconds_to_end: float) -> None:
     while line := lines.get():
         request = json.loads(line)
         is_closed = is_closed or request["method"] == "close"
-        error = refusal = None
+        error = refusal = result = None
         try:
-            getattr(target, request["method"])(**request["arguments"])
+            result = getattr(target, request["method"])(**request["arguments"])
         except Refusal as what:
             refusal = str(what)
         except Exception as what:  # noqa: BLE001  it is raised in the parent
             error = str(what) if isinstance(what, StateError) else f"{type(what).__name__}: {what}"
         with suppress(OSError):  # the parent may have ended
-            answers.write(json.dumps([error, refusal]).encode() + b"\n")
+            answers.write(json.dumps([error, refusal, result]).encode() + b"\n")
     if not is_closed:
         target.close(state=None)
 

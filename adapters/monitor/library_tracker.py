@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from holdfast.adapters.monitor.library_process import LibraryProcess
+from holdfast.adapters.monitor.library_process import LibraryProcess, Refusal
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.monitor import Tracker
 
@@ -25,8 +25,8 @@ class LibraryTracker(Tracker):
     The threads, exit hooks, output and crashes of the library stay out of the training process, and nothing of the
     library delays the end of that process. The child ignores SIGINT and SIGTERM, and ends when this process ends. It
     may run on for a short time to store the last metrics. A call raises ``StateError`` if the library refuses it, if it
-    takes more than two minutes (``rewind``: an hour), or if the child has ended. After such an error metrics are lost,
-    so that ``record`` raises once, and does nothing until ``rewind`` starts a new child.
+    takes more than two minutes, or if the child has ended. After such an error metrics are lost, so that ``record``
+    raises once, and does nothing until ``rewind`` starts a new child.
     """
 
     def __init__(self, kind: str, package: str, module: str, options: Mapping[str, Any]) -> None:
@@ -65,13 +65,14 @@ class LibraryTracker(Tracker):
             self._call("note", step=step, kind=str(kind), text=text)
 
     @override
-    def rewind(self, step: int) -> None:
+    def rewind(self, step: int) -> int | None:
         if self._closed:
-            return
+            return None
         if self._process is None:
             self._start()
-        self._call("rewind", step=step)
+        held: int | None = self._call("rewind", step=step)
         self._has_failed = False
+        return held
 
     @override
     def flush(self) -> None:
@@ -98,19 +99,19 @@ class LibraryTracker(Tracker):
         self._process = LibraryProcess(self._kind, self._module)
         self._call("begin", run=self._run, options=self._options)
 
-    def _call(self, method: str, **arguments: Any) -> None:
+    def _call(self, method: str, **arguments: Any) -> Any:
         if self._process is None:
             msg = f"the process of the monitor {self._kind} has ended"
             raise StateError(msg)
         try:
-            refusal = self._process.call(method, arguments)
+            return self._process.call(method, arguments)
+        except Refusal as refusal:
+            msg = f"the monitor {self._kind}: {refusal}"
+            raise StateError(msg) from refusal
         except StateError:
             if method != "note" or self._process.is_lost:
                 self._give_up()
             raise
-        if refusal is not None:
-            msg = f"the monitor {self._kind}: {refusal}"
-            raise StateError(msg)
 
     def _give_up(self) -> None:
         process, self._process = self._process, None

@@ -18,11 +18,12 @@ from holdfast.domain.urls import describe, without_secrets
 from holdfast.ports.monitor import EndState, NoteKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _SECONDS_TO_END = 60.0
 _STATES = {EndState.FINISHED: "FINISHED", EndState.STOPPED: "KILLED", EndState.FAILED: "FAILED"}
-_RUN, _COPYING, _REPLACED = "holdfast.run_id", "holdfast.copying", "holdfast.replaced_by"
+_RUN, _CONTINUES, _AFTER = "holdfast.run_id", "holdfast.continues", "holdfast.after_step"
+_COPYING = "holdfast.copying"  # an earlier version left a run of MLflow that is incomplete
 _METRICS_A_CALL, _FIELDS_A_CALL = 1000, 100  # MLflow's own limits
 _SECONDS_BETWEEN = 10.0
 _MOST_WAITING = 200_000
@@ -38,7 +39,7 @@ _ENVIRONMENT = {
 
 @final
 class MlflowRun:
-    """One start of a run; all starts are one run of MLflow, unless a later one replaces it.
+    """One start of a run, in the run of MLflow of the earlier starts if that has no later steps.
 
     Metrics that MLflow does not take wait here. Every method raises ``Refusal`` if MLflow is away or refuses a call.
     """
@@ -48,13 +49,14 @@ class MlflowRun:
         self._client: Any = None
         self._run: Mapping[str, Any] = {}
         self._id = ""  # of the run in MLflow
+        self._is_described = False
         self._parent = os.getppid()
         self._waiting: list[Any] = []
         self._last_sent = self._last_noted = -_SECONDS_BETWEEN
         self._last_time = 0
         self._long_names: set[str] = set()
         self._notes: dict[NoteKind, list[str]] = {}  # the texts of the files of each kind
-        self._notes_of = ""  # the run in MLflow whose notes are to be read
+        self._notes_of = ""  # the run in MLflow whose notes of earlier starts are to be read
         self._unsent_notes: set[tuple[NoteKind, int]] = set()
 
     def begin(self, run: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -64,7 +66,7 @@ class MlflowRun:
         with self._refusing():
             self._uri = self._uri or f"sqlite:///{_database_in(Path(run['folder']).parent)}"
             self._client = client_of(self._uri)
-            self._id = self._notes_of = self._find() or self._create()
+            self._id = self._notes_of = self._find(run["run_id"]) or self._begin_first()
             self._describe()
             self._client.update_run(self._id, status="RUNNING")
 
@@ -96,12 +98,21 @@ class MlflowRun:
                 self._send_notes()
 
     def rewind(self, step: int) -> None:
-        """Replace the run of MLflow if it has metrics of later steps."""
+        """Continue in a new run of MLflow if the present one has metrics of later steps."""
         self._waiting = [point for point in self._waiting if _stays(point, step)]
         with self._refusing():
-            latest = self._client.get_run(self._id).data.to_proto().metrics
+            self._send()
+            found = self._client.get_run(self._id)
+            latest = found.data.to_proto().metrics
             if not all(_stays(point, step) for point in latest):
-                self._replace(step, [point.key for point in latest])
+                with suppress(Exception):  # an error of texts holds up no metrics
+                    self._send_notes()
+                self._client.set_terminated(self._id, _STATES[EndState.STOPPED])
+                self._id, self._is_described = self._continue(self._id, step), False
+                self._notes, self._notes_of, self._unsent_notes, self._long_names = {}, "", set(), set()
+            elif not latest and _CONTINUES in found.data.tags:
+                self._client.set_tag(self._id, _AFTER, str(step))
+            self._describe()
 
     def flush(self) -> None:
         """Send all points, and the notes as well if MLflow takes them."""
@@ -124,15 +135,18 @@ class MlflowRun:
     def _place(self) -> str:
         return f"MLflow at {without_secrets(self._uri or '')}"
 
-    def _find(self) -> str:
-        """Return the id of the MLflow run of this run, empty without one; delete what an interrupted copy left."""
-        where = f"tags.`{_RUN}` = '{self._run['run_id']}'"
+    def _find(self, run_id: str) -> str:
+        """Return the id of the newest MLflow run of the run ``run_id``, empty without one."""
+        where = f"tags.`{_RUN}` = '{run_id}'"
         runs = self._client.search_runs([self._experiment_id()], where, order_by=["attributes.start_time DESC"])
+        continued = {run.data.tags.get(_CONTINUES) for run in runs}
         whole = [run.info.run_id for run in runs if _COPYING not in run.data.tags]
-        for run in runs:
-            if run.info.run_id not in whole[:1]:
-                self._client.delete_run(run.info.run_id)
-        return whole[0] if whole else ""
+        return next((each for each in whole if each not in continued), "")
+
+    def _begin_first(self) -> str:
+        """Return the id of a new MLflow run, which continues that of the run that the folder is a copy of."""
+        former = next(filter(None, map(self._find, reversed(self._run["copied_from"]))), None)
+        return self._create() if former is None else self._continue(former, 0)
 
     def _experiment_id(self) -> str:
         if (experiment := self._client.get_experiment_by_name(self._experiment)) is None:
@@ -152,7 +166,10 @@ class MlflowRun:
         return str(made.info.run_id)
 
     def _describe(self) -> None:
-        """Write the settings as parameters, which MLflow cannot change: changed ones become tags."""
+        """Write the settings as parameters, once; MLflow cannot change these, so that changed ones become tags."""
+        if self._is_described:
+            return
+
         from mlflow.entities import Param, RunTag
 
         settings = {name: cut(value, LONGEST_PARAMETER) for name, value in flat(self._run["settings"]).items()}
@@ -170,6 +187,7 @@ class MlflowRun:
             self._client.log_batch(self._id, params=params)
         for some in _batches([RunTag(name, cut(value, LONGEST_TAG)) for name, value in tags.items()], _FIELDS_A_CALL):
             self._client.log_batch(self._id, tags=some)
+        self._is_described = True
 
     def _points(self, step: int, metrics: Mapping[str, float]) -> Iterator[Any]:
         from mlflow.entities import Metric
@@ -189,33 +207,12 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=self._waiting[:_METRICS_A_CALL], synchronous=True)
             del self._waiting[:_METRICS_A_CALL]
 
-    def _replace(self, step: int, keys: Iterable[str]) -> None:
-        """Continue in a new MLflow run with the metrics up to ``step`` of the present one, which is deleted.
-
-        The tags say at each moment which of the two is whole.
-        """
-        from mlflow.entities import Metric
-
-        old, self._id = self._id, self._create(**{_COPYING: self._id})
-        try:
-            for key in keys:
-                history = self._client.get_metric_history(old, key) if step else []
-                kept = [Metric(key, p.value, p.timestamp, p.step) for p in history if _stays(p, step)]
-                for metrics in _batches(kept, _METRICS_A_CALL):
-                    self._client.log_batch(self._id, metrics=metrics, synchronous=True)
-            self._describe()
-            with suppress(Exception):  # the next note tries again
-                self._read_notes()
-                self._unsent_notes.update((kind, n) for kind, files in self._notes.items() for n in range(len(files)))
-                self._send_notes()
-            self._client.delete_tag(self._id, _COPYING)
-        except Exception:
-            failed, self._id = self._id, old
-            with suppress(Exception):  # the next start does it
-                self._client.delete_run(failed)
-            raise
-        self._client.set_tag(old, _REPLACED, self._id)
-        self._client.delete_run(old)
+    def _continue(self, former: str, step: int) -> str:
+        """Return the id of a new run of MLflow for the steps after ``step`` of the run ``former``, beside it."""
+        tags = self._client.get_run(former).data.tags
+        return self._create(
+            **{_CONTINUES: former, _AFTER: str(step), "mlflow.parentRunId": tags.get("mlflow.parentRunId", former)}
+        )
 
     def _read_notes(self) -> None:
         """Read the notes of earlier starts, once."""

@@ -20,11 +20,11 @@ def wandb_tracker(
 ) -> LibraryTracker:
     """Return a tracker with a run in a project of W&B, online or in files of the run folder for ``wandb sync``.
 
-    The id of W&B's run is the id of the run. Each ``record`` is a row with the step in the column ``step``, which is
-    the horizontal axis; W&B's own step counts the rows. A metric with the name of a column of W&B gets an underscore.
-    Texts are lines of the tab Logs. ``rewind`` removes rows from the files; online it also asks the server to rewind
-    the run. A server that refuses that keeps the rows of the later steps: ``rewind`` raises ``StateError`` once, and
-    these steps are not sent again.
+    Each ``record`` is a row with the step in the column ``step``, which is the horizontal axis; W&B's own step counts
+    the rows. A metric with the name of a column of W&B gets an underscore. Texts are lines of the tab Logs. W&B cannot
+    remove rows: if its run has later ones, or was not finished, ``rewind`` continues in a new run of W&B, in the same
+    group, whose configuration names the former and the step. The first has the id of the run, the others have a number
+    behind it. The default of ``group`` is the id of the run, of a copy that of the original.
     """
     options = {
         "project": project,

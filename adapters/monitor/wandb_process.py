@@ -5,135 +5,152 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
 
-from holdfast.adapters.monitor.library_process import Refusal, escaped, serve
-from holdfast.adapters.monitor.wandb_log import (
-    OWN_COLUMNS,
-    STEP,
-    Extent,
-    LogReader,
-    Row,
-    cut,
-    extent_of,
-    kinds_of,
-    rows_of,
-)
+from holdfast.adapters.monitor.library_process import escaped, serve
+from holdfast.adapters.monitor.wandb_record import WandbEntry, WandbRecord
 from holdfast.domain.errors import StateError
+from holdfast.domain.urls import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     import wandb
 
-RESERVED = ("", STEP, *OWN_COLUMNS)
-"""The names that a column of a metric cannot have."""
+STEP = "step"
+"""The column with the step of the run."""
+
+RESERVED = ("", STEP, "_step", "_runtime", "_timestamp", "_wandb")
+"""The names that a column of a metric cannot have: that of the step, and W&B's own."""
 
 _SECONDS_TO_START = 30.0
 _SECONDS_TO_FINISH = 30.0
 _SECONDS_TO_END = 60.0
 _SECONDS_BETWEEN_WRITES = 1.0
+_SECONDS_UNTIL_STORED = 10.0
 
 
 @final
 class WandbRun:
-    """One start of a run: rows get numbers from 1 on, which continue those of earlier starts.
+    """One start of a run, in the run of W&B of the earlier starts if that was finished and has no later steps.
 
-    ``begin`` waits until the process of an earlier start has ended.
+    Rows get numbers from 1 on. ``begin`` waits until the process of an earlier start has ended.
     """
 
     def __init__(self) -> None:
         self._description: Mapping[str, Any] = {}
         self._options: Mapping[str, Any] = {}
-        self._folder = Path()
         self._run: wandb.Run | None = None
-        self._reader: LogReader | None = None
-        self._next = 1  # the number of the next row
-        self._num_rows = 0  # of the open run
-        self._stored: Counter[str] = Counter()  # kinds of the records in its file
-        self._last_step = -1
-        self._extents: dict[Path, tuple[tuple[int, int], Extent]] = {}
-        self._kept_step: int | None = None  # the server keeps what it has up to this step, and gets later steps only
+        self._is_whole = True  # the open run has all rows of earlier starts that the record counts, and no others
+        self._held: int | None = None  # the step up to which it has all rows, if it may lack later ones
+        self._flushed = (time.monotonic(), 0)  # the last flush that counts for ``stored_step``, and its step
 
     def begin(self, run: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Open W&B's run."""
+        """Open the newest run of W&B, or a first one."""
         self._description, self._options = run, options
-        self._folder = Path(run["folder"]) / "wandb"
-        self._folder.mkdir(exist_ok=True)
-        self._lock = _locked(self._folder / "holdfast.lock")
-        self._next = self._next_number()
-        self._open()
+        folder = Path(run["folder"]) / "wandb"
+        folder.mkdir(exist_ok=True)
+        self._lock = _locked(folder / "holdfast.lock")
+        server = without_secrets(options["base_url"] or "")
+        place = " ".join(str(part) for part in (options["mode"], server, options["entity"], options["project"]))
+        self._record = WandbRecord(folder, run["run_id"], place)
+        if (entry := self._record.newest) is None:
+            self._begin_next(self._record.former, 0)
+            return
+        self._entry = entry
+        self._run = self._opened(entry)
+        num_rows = max(self._run.starting_step, 1) - 1 if self._is_online else entry.rows
+        self._is_whole = not entry.is_open and num_rows == entry.rows
+        if not self._is_whole:
+            self._held = int(self._run.summary.get(STEP, 0)) if self._is_online else entry.stored_step
+        entry.is_open = True
+        self._record.write()
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a row."""
-        if self._kept_step is None or step > self._kept_step:
-            self._log(step, {escaped(name, RESERVED): value for name, value in metrics.items()})
+        assert self._run is not None
+        columns = {escaped(name, RESERVED): value for name, value in metrics.items()}
+        self._entry.rows += 1
+        self._run.log({STEP: step, **columns}, step=self._entry.rows, commit=True)
+        self._entry.last_step = max(self._entry.last_step, step)
 
     def note(self, step: int, kind: str, text: str) -> None:
         """Add a line to the tab Logs."""
         assert self._run is not None
         self._run.write_logs(f"[step {step}, {kind}] {text}".encode(errors="backslashreplace").decode())
 
-    def rewind(self, step: int) -> None:
-        """Remove the rows of later steps, and send rows up to ``step`` that the server has not received."""
-        if self._kept_step is not None:
-            self._kept_step = max(self._kept_step, self._last_step)
-            return
+    def rewind(self, step: int) -> int:
+        """Continue in a new run of W&B if the open one may have later steps, or lack some; return its first step - 1.
 
-        if self._last_step > step or (step == 0 and self._num_rows):
-            self._finish(0)
-        removed = max((self._extent(path).step for path in self._files_after(step)), default=None)
-        if removed is not None:
-            self._cut(lambda row: 0 < step >= row.step, self._files_after(step))
-        if self._run is None or not self._num_rows:
-            self._next = self._next_number()
-            self._continue(removed or 0)
+        That is less than ``step`` if the open one may lack steps.
+        """
+        entry, start = self._entry, step if self._held is None else min(step, self._held)
+        if not self._is_whole or entry.last_step > start or (start == 0 and entry.rows):
+            assert self._run is not None
+            self._run.summary["end_state"] = "continued"
+            self._run.finish(0)
+            self._begin_next(entry.id, start)
+        elif entry.continues is not None and not entry.rows:
+            entry.after_step = start
+            self._describe()
+            self._record.write()
+        return start
 
     def flush(self) -> None:
-        """Wait until the rows are in W&B's file."""
-        self._wait_for({"history": self._num_rows})
+        """Wait until the library has taken the rows, and note which it has certainly stored."""
+        assert self._run is not None
+        _ = self._run.step  # its answer comes after the rows before it
+        then, step = self._flushed
+        if time.monotonic() - then >= _SECONDS_UNTIL_STORED:
+            self._entry.stored_step = step
+            self._flushed = (time.monotonic(), self._entry.last_step)
+        self._record.write()
 
     def close(self, state: str | None) -> None:
         """Finish W&B's run, as failed if it is not known how the start ended."""
-        if self._run is not None:
-            self._run.summary["end_state"] = state or "unknown"
-            self._finish(0 if state in {"finished", "stopped"} else 1)
-
-    def _continue(self, removed: int) -> None:
-        """Open a run whose next row is ``self._next``; ``removed`` is the last step of which rows were removed."""
+        if self._run is None:
+            return
         import wandb
 
-        if self._run is None:
-            self._open()
-        assert self._run is not None
-        if not self._is_online:
-            return
-        if (sent := self._run.starting_step) > self._next:  # the number after the last row of the server
-            removed = max(removed, int(self._run.summary.get(STEP, 0)))
-            self._finish(0)
-            try:
-                self._open(self._next - 1)
-            except Exception as error:  # many servers do not support it
-                wandb.teardown()  # it holds the id of the run that it could not open
-                self._open()
-                self._kept_step, self._next = removed, self._run.starting_step
-                msg = f"the server cannot rewind the run, so it keeps the metrics up to step {removed}: {error}"
-                raise Refusal(msg) from error
-        elif missing := {row.number: row for row in self._rows_from(max(sent, 1))}:
-            self._next = min(missing)
-            for row in missing.values():
-                self._log(row.step, row.columns)
-            self.flush()
-            self._cut(lambda row: row.number not in missing, self._files())
+        self._run.summary["end_state"] = state or "unknown"
+        self._run.finish(0 if state in {"finished", "stopped"} else 1)
+        wandb.teardown()  # returns when all is stored
+        if self._is_whole:
+            self._entry.is_open = False
+        self._record.write()
 
-    def _open(self, rewind_to: int | None = None) -> None:
+    @property
+    def _is_online(self) -> bool:
+        return bool(self._options["mode"] == "online")
+
+    def _begin_next(self, continues: str | None, after_step: int) -> None:
+        """Open a new run of W&B, which gets the steps after ``after_step``."""
+        entry = self._record.next(continues, after_step)
+        while (run := self._opened(entry)).starting_step:  # the server has a run that the run folder does not know
+            run.finish(0)
+            entry = self._record.next(continues, after_step, entry.number)
+        self._entry, self._run, self._is_whole, self._held = entry, run, True, None
+        self._flushed = (time.monotonic(), after_step)
+        self._describe()
+        self._record.add(entry)
+
+    def _opened(self, entry: WandbEntry) -> wandb.Run:
+        """Return the run of W&B ``entry``, which may exist."""
         import wandb
 
         run, options = self._description, self._options
-        mode: dict[str, Any] = (
-            {"resume": "allow"} if rewind_to is None else {"resume_from": f"{run['run_id']}?_step={rewind_to}"}
+        opened = wandb.init(
+            id=entry.id,
+            name=run["name"],
+            project=options["project"],
+            entity=options["entity"],
+            group=options["group"] or [*run["copied_from"], run["run_id"]][0],
+            tags=options["tags"],
+            dir=run["folder"],
+            mode=options["mode"],
+            resume="allow",
+            settings=wandb.Settings(**_quiet(options["base_url"])),
         )
         config = {
             **run["settings"],
@@ -141,93 +158,17 @@ class WandbRun:
             "environment": run["environment"],
             "num_ranks": run["num_ranks"],
         }
-        self._run = wandb.init(
-            id=run["run_id"],
-            name=run["name"],
-            project=options["project"],
-            entity=options["entity"],
-            group=options["group"],
-            tags=options["tags"],
-            dir=run["folder"],
-            mode=options["mode"],
-            settings=wandb.Settings(**_quiet(options["base_url"])),
-            **mode,
-        )
-        self._run.config.update(config, allow_val_change=True)
-        self._run.define_metric(STEP, hidden=True)
-        self._run.define_metric("*", step_metric=STEP)
-        self._reader = LogReader(Path(self._run.settings.sync_file))
-        self._num_rows, self._stored = 0, Counter()
-        self._last_step = -1
+        opened.config.update(config, allow_val_change=True)
+        opened.define_metric(STEP, hidden=True)
+        opened.define_metric("*", step_metric=STEP)
+        return opened
 
-    def _finish(self, exit_code: int) -> None:
-        """Finish the open run, and wait until its file is complete."""
-        run, self._run = self._run, None
-        assert run is not None
-        run.finish(exit_code)
-        self._wait_for({"exit": 1})
-
-    def _wait_for(self, numbers: Mapping[str, int]) -> None:
-        """Wait until the file of the open run has these numbers of records of each kind."""
-        assert self._reader is not None
-        deadline = time.monotonic() + _SECONDS_TO_START
-        while True:
-            self._stored.update(kinds_of(self._reader))
-            if all(self._stored[kind] >= number for kind, number in numbers.items()):
-                return
-            if time.monotonic() > deadline:
-                msg = f"the library did not store its records within {_SECONDS_TO_START:.0f} s"
-                raise StateError(msg)
-            time.sleep(0.05)
-
-    def _log(self, step: int, columns: Mapping[str, float]) -> None:
+    def _describe(self) -> None:
+        """Name the run of W&B that the open one continues."""
         assert self._run is not None
-        self._run.log({STEP: step, **columns}, step=self._next, commit=True)
-        self._next += 1
-        self._num_rows += 1
-        self._last_step = max(self._last_step, step)
-
-    @property
-    def _is_online(self) -> bool:
-        return bool(self._options["mode"] == "online")
-
-    def _rows_from(self, number: int) -> Iterator[Row]:
-        """Yield the rows from ``number`` on in the files of all starts of the run, in the order of the starts."""
-        for path in self._files():
-            if self._extent(path).number >= number:
-                yield from (row for row in rows_of(path) if row.number >= number)
-
-    def _files_after(self, step: int) -> Sequence[Path]:
-        """Return the files with rows of later steps than ``step``, those with any rows for step 0."""
-        extents = [(path, self._extent(path)) for path in self._files()]
-        return [path for path, extent in extents if extent.step > step or (step == 0 and extent.number)]
-
-    def _extent(self, path: Path) -> Extent:
-        """Return the extent of a file, which is read again only if it has changed: a run may have a million rows."""
-        found = path.stat()
-        stamp = (found.st_mtime_ns, found.st_size)
-        if self._extents.get(path, (None,))[0] != stamp:
-            self._extents[path] = (stamp, extent_of(path))
-        return self._extents[path][1]
-
-    def _next_number(self) -> int:
-        return 1 + max((self._extent(path).number for path in self._files()), default=0)
-
-    def _cut(self, stays: Callable[[Row], bool], paths: Sequence[Path]) -> None:
-        """Remove rows from the files ``paths``, except for that of the open run."""
-        open_file = None if self._run is None else Path(self._run.settings.sync_file)
-        for path in paths:
-            if path != open_file and not all(stays(row) for row in rows_of(path)):
-                cut(path, stays)
-
-    def _files(self) -> Sequence[Path]:
-        return sorted(self._folder.glob(f"*run-*/run-{self._description['run_id']}.wandb"), key=_start)
-
-
-def _start(path: Path) -> tuple[str, str]:
-    """Return the time in the name of a file's folder: ``[offline-]run-TIME-ID[-NUMBER]``."""
-    name = path.parent.name.removeprefix("offline-")
-    return name[:20], name
+        if self._entry.continues is not None:
+            link = {"run": self._entry.continues, "after_step": self._entry.after_step}
+            self._run.config.update({"continues": link}, allow_val_change=True)
 
 
 def _quiet(base_url: str | None) -> dict[str, Any]:

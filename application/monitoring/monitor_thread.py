@@ -349,8 +349,9 @@ class MonitorThread:
             # results of suites belong to earlier steps than the metrics around them
             known = max(0, min(step, self._history.sent(self._key), self._lowest_lost - 1))
         self._is_complete = False  # unless all of it succeeds
-        self.monitor.rewind(known)
+        held = self.monitor.rewind(known)
         if self._history is not None:
+            known = known if held is None else min(known, held)
             for number, metrics in self._history.between(known, step):
                 self.monitor.record(number, metrics)
         self._note_repair()

@@ -177,6 +177,7 @@ def begin_monitors(
         data={version["name"]: version["id"] for version in versions_read(record)},
         environment=mask(environment()),
         num_ranks=num_ranks,
+        copied_from=[entry["id"] for entry in record.get("history", []) if "copied_from" in entry],
     )
     for thread in threads:
         thread.begin(run)

@@ -71,7 +71,9 @@ class WandbMonitorSettings(Section):
     base_url: Text | None = Field(
         default=None, description="URL of the server; null means that of the library's settings, W&B's own by default."
     )
-    group: Text | None = Field(default=None, description="Group of the run; null means none.")
+    group: Text | None = Field(
+        default=None, description="Group of the run's runs in W&B; null means the id of the run."
+    )
     tags: list[Text] = Field(default_factory=list, description="Tags of the run.")
 
 

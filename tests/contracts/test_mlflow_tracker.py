@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,11 @@ import pytest
 from holdfast.adapters.monitor import mlflow_process
 from holdfast.adapters.monitor.library_process import Refusal
 from holdfast.adapters.monitor.mlflow import mlflow_tracker
-from holdfast.adapters.monitor.mlflow_fields import decoded
 from holdfast.adapters.monitor.mlflow_process import MlflowRun, client_of
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import described
 from tests.support.slow_trackers import SlowTrackerContract
+from tests.support.tracker_readers import continued, mlflow_runs
 
 pytestmark = pytest.mark.slow
 
@@ -56,13 +56,8 @@ class TestMlflowTracker(SlowTrackerContract):
         return tracker
 
     def recorded(self, monitor, folder):
-        client = client_of(f"sqlite:///{folder}/mlflow.db")
-        return [
-            (point.step, {self.name_of(run, name): point.value})
-            for run in self.runs(folder)
-            for name in run.data.metrics
-            for point in client.get_metric_history(run.info.run_id, name)
-        ]
+        points = continued(mlflow_runs(f"sqlite:///{folder}/mlflow.db", "tests"))
+        return [(step, {name: value}) for step, name, value in points]
 
     def noted(self, tracker, folder):
         client = client_of(f"sqlite:///{folder}/mlflow.db")
@@ -88,10 +83,6 @@ class TestMlflowTracker(SlowTrackerContract):
         client = client_of(f"sqlite:///{folder}/mlflow.db")
         experiment = client.get_experiment_by_name("tests")
         return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
-
-    def name_of(self, run, key):
-        cut = run.data.tags.get(f"name.{key[-32:]}")
-        return decoded(key) if cut is None else json.loads(cut)
 
     def test_a_run_is_described(self, tmp_path):
         """Settings are parameters, data and environment are tags, and the end of each start is the status."""
@@ -121,26 +112,48 @@ class TestMlflowTracker(SlowTrackerContract):
         assert found.data.params["run.seed"] == "0"
         assert found.data.tags["changed.run.seed"] == "7"
 
-    def test_notes_survive_a_roll_back_and_a_restart(self, tmp_path):
-        """The MLflow run that replaces another has its notes, also those of earlier starts."""
+    def test_a_roll_back_continues_beside_the_former_run(self, tmp_path):
+        """The new run has the steps after the roll-back, names the former and the step, and is below the first."""
         tracker = self.open_monitor(tmp_path)
-        tracker.note(1, NoteKind.EVENT, "first")
-        tracker.record(2, {"loss": 1.0})
+        for step in (1, 2, 3):
+            tracker.record(step, {"loss": float(step)})
+        tracker.flush()  # what has not been sent needs no other run
+        tracker.rewind(2)
+        tracker.record(3, {"loss": 30.0})
         tracker.close()
         tracker = self.open_monitor(tmp_path)
         tracker.rewind(1)
-        tracker.note(2, NoteKind.EVENT, "second")
+        tracker.record(2, {"loss": 20.0})
+        tracker.finish(EndState.FINISHED)
         tracker.close()
-        assert self.noted(tracker, tmp_path) == [(1, "first"), (2, "second")]
+        runs = sorted(self.runs(tmp_path), key=lambda run: run.info.start_time)
+        first, second, third = (run.info.run_id for run in runs)
+        found = {run.id: run for run in mlflow_runs(f"sqlite:///{tmp_path}/mlflow.db", "tests")}
+        assert [found[each].points for each in (first, second, third)] == [
+            [(1, "loss", 1.0), (2, "loss", 2.0), (3, "loss", 3.0)], [(3, "loss", 30.0)], [(2, "loss", 20.0)],
+        ]  # fmt: skip
+        links = [(found[each].continues, found[each].after_step) for each in (first, second, third)]
+        assert links == [(None, 0), (first, 2), (second, 1)]
+        assert [run.data.tags.get("mlflow.parentRunId") for run in runs] == [None, first, first]
+        assert [run.info.status for run in runs] == ["KILLED", "KILLED", "FINISHED"]
+        assert len({json.dumps(run.data.params, sort_keys=True) for run in runs}) == 1
+
+    def test_starts_that_ended_continue_one_run(self, tmp_path):
+        """A run that was stopped at a checkpoint goes on in its run of MLflow, with its notes."""
+        for step in (1, 2):
+            tracker = self.open_monitor(tmp_path)
+            tracker.rewind(step - 1)
+            tracker.record(step, {"loss": float(step)})
+            tracker.note(step, NoteKind.EVENT, f"text {step}")
+            tracker.close()
+        assert self.recorded(None, tmp_path) == [(1, {"loss": 1.0}), (2, {"loss": 2.0})]
+        assert self.noted(tracker, tmp_path) == [(1, "text 1"), (2, "text 2")]
 
     def test_many_notes_are_several_files(self, tmp_path, monkeypatch):
-        """Notes beyond the size of a file are in further files, which later starts and other MLflow runs continue."""
+        """Notes beyond the size of a file are in further files, which later starts continue."""
         monkeypatch.setattr(mlflow_process, "_LARGEST_NOTES", 10)
         for step in (1, 2, 3):
             run = self.in_this_process(tmp_path)
-            run.record(step, {"loss": 1.0})
-            run.flush()
-            run.rewind(step - 1 or 1)
             run.note(step, "event", f"text {step}")
             run.close("stopped")
         client = client_of(f"sqlite:///{tmp_path}/mlflow.db")
@@ -148,37 +161,48 @@ class TestMlflowTracker(SlowTrackerContract):
         assert len(client.list_artifacts(found.info.run_id, "notes")) == 3
         assert sorted(self.noted(None, tmp_path)) == [(1, "text 1"), (2, "text 2"), (3, "text 3")]
 
-    def test_a_copy_that_was_interrupted_is_left_behind(self, tmp_path, monkeypatch):
-        """A process that dies while metrics are copied leaves the old MLflow run, which the next start uses."""
+    def test_a_new_run_that_was_not_described_is_described_later(self, tmp_path, monkeypatch):
+        """An error while a new run of MLflow begins is reported, and the next ``rewind`` completes that run."""
         run = self.in_this_process(tmp_path)
-        for step in (1, 2):
-            run.record(step, {"loss": float(step)})
-        run.flush()
-        with monkeypatch.context() as patch:
-            patch.setattr(run, "_describe", broken(KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                run.rewind(1)
-        assert len(self.runs(tmp_path)) == 2
-        later = self.in_this_process(tmp_path)
-        assert len(self.runs(tmp_path)) == 1
-        later.rewind(1)
-        assert self.recorded(None, tmp_path) == [(1, {"loss": 1.0})]
-
-    def test_a_copy_that_failed_is_made_again(self, tmp_path, monkeypatch):
-        """An error while metrics are copied leaves the old MLflow run alone, and the next ``rewind`` copies it."""
-        run = self.in_this_process(tmp_path)
-        for step in (1, 2):
+        for step in (1, 2, 3):
             run.record(step, {"loss": float(step)})
         run.flush()
         with monkeypatch.context() as patch:
             patch.setattr(run, "_describe", broken(ConnectionError))
             with pytest.raises(Refusal):
-                run.rewind(1)
-        assert len(self.recorded(None, tmp_path)) == 2
+                run.rewind(2)
         run.rewind(1)
         run.record(2, {"loss": 20.0})
         run.flush()
-        assert self.recorded(None, tmp_path) == [(1, {"loss": 1.0}), (2, {"loss": 20.0})]
+        assert self.recorded(None, tmp_path) == [(2, {"loss": 20.0}), (1, {"loss": 1.0})]
+        first, second = sorted(self.runs(tmp_path), key=lambda run: run.info.start_time)
+        assert first.data.params == second.data.params
+
+    def test_what_a_copy_of_an_earlier_version_left_is_not_continued(self, tmp_path):
+        """An earlier version copied metrics: of a copy that was interrupted the whole run goes on."""
+        run = self.in_this_process(tmp_path)
+        run.record(1, {"loss": 1.0})
+        run.flush()
+        run._create(**{"holdfast.copying": run._id})
+        later = self.in_this_process(tmp_path)
+        assert later._id == run._id
+
+    def test_a_copied_run_stands_beside_the_original(self, tmp_path):
+        """A copy of a run folder has a run of MLflow of its own, linked to that of the original and below it."""
+        tracker = self.open_monitor(tmp_path)
+        tracker.record(1, {"loss": 1.0})
+        tracker.close()
+        run = described(tmp_path / "run")
+        tracker = self.new_tracker(tmp_path)
+        tracker.begin(replace(run, run_id="another", copied_from=[run.run_id]))
+        tracker.rewind(0)
+        tracker.record(1, {"loss": 1.0})
+        tracker.close()
+        first, copy = sorted(self.runs(tmp_path), key=lambda run: run.info.start_time)
+        tags = copy.data.tags
+        assert tags["holdfast.run_id"] == "another"
+        assert (tags["holdfast.continues"], tags["holdfast.after_step"]) == (first.info.run_id, "0")
+        assert tags["mlflow.parentRunId"] == first.info.run_id
 
     def test_metrics_wait_while_the_server_is_away(self, tmp_path, monkeypatch):
         """``record`` does not raise, ``flush`` does, with the same sentence each time, and the next one sends all."""

@@ -4,41 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from holdfast.adapters.monitor.library_process import unescaped
+from holdfast.adapters.monitor import wandb_process
 from holdfast.adapters.monitor.wandb import wandb_tracker
-from holdfast.adapters.monitor.wandb_log import LogReader, rows_of
-from holdfast.adapters.monitor.wandb_process import RESERVED
-from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.adapters.monitor.wandb_record import WandbEntry
+from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import described
 from tests.support.slow_trackers import SlowTrackerContract, processes_of
+from tests.support.tracker_readers import continued, sync, wandb_runs
 from tests.support.wandb_server import WandbServer, wandb_server
 
 pytest.importorskip("wandb")
 KEY = "0123456789abcdef0123456789abcdef01234567"
-
-
-@pytest.mark.slow
-class TestWandbTrackerOffline(SlowTrackerContract):
-    def new_tracker(self, folder):
-        return wandb_tracker(mode="offline")
-
-    def recorded(self, monitor, folder):
-        return recorded(folder)
-
-    def noted(self, tracker, folder):
-        return noted(folder)
-
-    def as_kept(self, value):
-        return float(value) + 0.0  # the library has no negative zero
+ID = "5e1f0c3a9b7d4e2f8a6c1d0b3e5f7a92"
 
 
 @pytest.fixture
@@ -49,11 +39,42 @@ def server(monkeypatch):
 
 
 @pytest.mark.slow
+class TestWandbTracker(SlowTrackerContract):
+    @pytest.fixture(autouse=True)
+    def _servers(self, monkeypatch):
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        self.servers = {}
+        yield
+        for server in self.servers.values():
+            server.close()
+
+    def new_tracker(self, folder):
+        return wandb_tracker(base_url=self.servers.setdefault(folder, WandbServer()).url)
+
+    def recorded(self, monitor, folder):
+        return [(step, {name: value}) for step, name, value in continued(wandb_runs(self.servers[folder]))]
+
+    def noted(self, tracker, folder):
+        (run,) = self.servers[folder].runs.values()
+        notes = []
+        for line in run.log:
+            text = line.partition(" ")[2]  # a time comes first
+            if match := re.fullmatch(r"\[step (\d+), \w+\] (.*)", text, re.DOTALL):
+                notes.append((int(match[1]), match[2]))
+            else:
+                notes[-1] = (notes[-1][0], f"{notes[-1][1]}\n{text}")
+        return notes
+
+    def as_kept(self, value):
+        return float(value) + 0.0  # the library has no negative zero
+
+
+@pytest.mark.slow
 def test_sync_uploads_each_step_once(tmp_path, server):
-    """``wandb sync`` uploads the starts of a run that was killed and rolled back as one run, each step once."""
+    """``wandb sync`` uploads a run that was killed and rolled back as runs of one group, each with a step once."""
     kill_after(tmp_path, "record(1); record(2); record(3); flush(); record(4); record(5)")
     tracker = begun(wandb_tracker(mode="offline"), tmp_path)
-    tracker.rewind(3)
+    assert tracker.rewind(3) == 3
     for step in (4, 5, 6):
         tracker.record(step, {"loss": 10.0 * step})
     tracker.rewind(4)
@@ -62,61 +83,147 @@ def test_sync_uploads_each_step_once(tmp_path, server):
     tracker.note(5, NoteKind.EVENT, "rolled back to step 4")
     tracker.finish(EndState.FINISHED)
     tracker.close()
-    sync(tmp_path, server)
-    (run,) = server.runs.values()
-    assert run.name == described(tmp_path).run_id
-    points = [(row["step"], name, repr(row[name])) for row in run.rows for name in ("loss", "eval_loss") if name in row]
-    assert points == [
-        (1, "loss", "1"), (2, "loss", "2"), (3, "loss", "3"), (4, "loss", "40"), (5, "loss", "500"),
-        (5, "eval_loss", "nan"),
-    ]  # fmt: skip
+    sync(tmp_path / "wandb", server)
+    assert shown(server) == {
+        "": ({}, [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, 5.0)]),
+        "-2": ({"run": ID, "after_step": 3}, [(4, 40.0), (5, 50.0), (6, 60.0)]),
+        "-3": ({"run": f"{ID}-2", "after_step": 4}, [(5, 500.0)]),
+    }
+    assert {run.group for run in server.runs.values()} == {ID}
+    run = server.runs[f"{ID}-3"]
+    assert repr(run.rows[-1]["eval_loss"]) == "nan"
     assert run.summary["loss"] == 500.0
-    assert run.summary["end_state"] == "finished"
+    ends = {name.removeprefix(ID): run.summary["end_state"] for name, run in server.runs.items()}
+    assert ends == {"": "continued", "-2": "continued", "-3": "finished"}
     assert any("rolled back to step 4" in line for line in run.log)
     assert run.exit_codes[-1] == 0
     assert run.config["run"]["value"] == {"name": "a run", "seed": 0}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rewinds", [True, False])
-def test_a_server_has_each_step_once(tmp_path, server, rewinds):
-    """Online, a killed and rolled-back run has each step once: the server is rewound, or the first values stay."""
-    server.rewinds = rewinds
-    online = {"base_url": server.url}
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_starts_that_ended_continue_one_run(tmp_path, server, mode):
+    """A run that was stopped at a checkpoint goes on in its run of W&B, online and in what ``wandb sync`` uploads."""
+    options = {"base_url": server.url} if mode == "online" else {"mode": "offline"}
+    for step in (1, 2, 3):
+        tracker = begun(wandb_tracker(**options), tmp_path)
+        assert tracker.rewind(step - 1) == step - 1
+        tracker.record(step, {"loss": float(step)})
+        tracker.flush()
+        tracker.finish(EndState.STOPPED)
+        tracker.close()
+    if mode == "offline":
+        sync(tmp_path / "wandb", server)
+    assert shown(server) == {"": ({}, [(1, 1.0), (2, 2.0), (3, 3.0)])}
+
+
+@pytest.mark.slow
+def test_a_killed_and_rolled_back_run_on_a_server(tmp_path, server):
+    """Online, each run of W&B that a run had has a step once; the names of the former and of the step are with it."""
+    online = {"base_url": server.url, "group": "mine"}
     kill_after(tmp_path, "record(1); record(2); flush(); record(3); record(4)", online)
-    wait_for(lambda: len(rows(server)) == 4)
+    wait_for(lambda: [run.exit_codes for run in server.runs.values()] == [[1]])
     tracker = begun(wandb_tracker(**online), tmp_path)
-    if rewinds:
-        tracker.rewind(2)
-    else:
-        with pytest.raises(StateError, match="rewind is not enabled"):
-            tracker.rewind(2)
-        tracker.rewind(2)
+    tracker.rewind(2)
     for step in (3, 4, 5):
         tracker.record(step, {"loss": 10.0 * step})
     tracker.flush()
     tracker.rewind(4)
     tracker.record(5, {"loss": 500.0})
-    tracker.record(6, {"loss": 6.0})
     tracker.finish(EndState.FINISHED)
     tracker.close()
-    later = [(3, 30.0), (4, 40.0), (5, 500.0)] if rewinds else [(3, 3.0), (4, 4.0), (5, 50.0)]
-    assert rows(server) == [(1, 1.0), (2, 2.0), *later, (6, 6.0)]
-    assert server.runs[described(tmp_path).run_id].exit_codes[-1] == 0
+    assert shown(server) == {
+        "": ({}, [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]),
+        "-2": ({"run": ID, "after_step": 2}, [(3, 30.0), (4, 40.0), (5, 50.0)]),
+        "-3": ({"run": f"{ID}-2", "after_step": 4}, [(5, 500.0)]),
+    }
+    assert {run.group for run in server.runs.values()} == {"mine"}
 
 
 @pytest.mark.slow
-def test_what_a_server_never_got_is_sent_again(tmp_path, server):
-    """Rows that are in the files of the run folder alone are sent at the next start, once."""
-    tracker = begun(wandb_tracker(mode="offline"), tmp_path)
+def test_what_a_server_never_got_is_asked_for_again(tmp_path, server):
+    """A start finds that the server lacks rows of an earlier one, and asks for them, in a new run of W&B."""
+    online = {"base_url": server.url}
+    tracker = begun(wandb_tracker(**online), tmp_path)
     for step in (1, 2, 3):
         tracker.record(step, {"loss": float(step)})
+    tracker.finish(EndState.STOPPED)
     tracker.close()
-    for _ in range(2):
-        tracker = begun(wandb_tracker(base_url=server.url), tmp_path)
-        tracker.rewind(2)
-        tracker.close()
-        assert rows(server) == [(1, 1.0), (2, 2.0)]
+    (run,) = server.runs.values()
+    del run.history[2:]
+    run.summary |= {"step": 2, "_step": 2}
+    tracker = begun(wandb_tracker(**online), tmp_path)
+    assert tracker.rewind(3) == 2
+    for step in (3, 4):
+        tracker.record(step, {"loss": float(step)})
+    tracker.close()
+    assert shown(server) == {
+        "": ({}, [(1, 1.0), (2, 2.0)]),
+        "-2": ({"run": ID, "after_step": 2}, [(3, 3.0), (4, 4.0)]),
+    }
+
+
+@pytest.mark.slow
+def test_what_the_library_may_not_have_stored_is_asked_for_again(tmp_path):
+    """If all processes are killed, the next start asks for the rows that are not known to be in W&B's files."""
+    process = child(tmp_path, "record(1); record(2); flush(); print('done', flush=True); input()")
+    assert process.stdout.readline() == "done\n", process.stderr.read()
+    for number in [*{int(name) for name in processes_of(tmp_path)} - {process.pid}, process.pid]:
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    process.communicate()
+    tracker = begun(wandb_tracker(mode="offline"), tmp_path)
+    assert tracker.rewind(2) == 0
+    tracker.close()
+
+
+def test_what_was_stored_long_ago_is_not_asked_for_again(monkeypatch):
+    """What came before an earlier flush, long enough ago, is in W&B's files."""
+    monkeypatch.setattr(wandb_process, "_SECONDS_UNTIL_STORED", 0.0)
+    run = wandb_process.WandbRun()
+    run._run = SimpleNamespace(step=4)
+    run._record, run._entry = SimpleNamespace(write=lambda: None), WandbEntry("a", 1, "here")
+    for step in (1, 2, 3):
+        run._entry.last_step = step
+        run.flush()
+    assert run._entry.stored_step == 2
+
+
+@pytest.mark.slow
+def test_a_folder_of_an_earlier_version_continues(tmp_path, server):
+    """A run whose folder has W&B's files and no record goes on in a new run of W&B, linked to the old one."""
+    tracker = begun(wandb_tracker(mode="offline"), tmp_path)
+    for step in (1, 2):
+        tracker.record(step, {"loss": float(step)})
+    tracker.close()
+    (tmp_path / "wandb/holdfast.json").unlink()
+    tracker = begun(wandb_tracker(mode="offline"), tmp_path)
+    assert tracker.rewind(2) == 2
+    tracker.record(3, {"loss": 3.0})
+    tracker.close()
+    sync(tmp_path / "wandb", server)
+    assert shown(server) == {
+        "": ({}, [(1, 1.0), (2, 2.0)]),
+        "-2": ({"run": ID, "after_step": 2}, [(3, 3.0)]),
+    }
+
+
+@pytest.mark.slow
+def test_a_copied_run_stands_beside_the_original(tmp_path, server):
+    """A copy of a run folder has a run of W&B of its own, in the group of the original and linked to its newest."""
+    online = {"base_url": server.url}
+    tracker = begun(wandb_tracker(**online), tmp_path / "first")
+    tracker.record(1, {"loss": 1.0})
+    tracker.close()
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    tracker = wandb_tracker(**online)
+    tracker.begin(replace(described(tmp_path / "copy"), run_id="another", copied_from=[ID]))
+    assert tracker.rewind(0) == 0
+    tracker.record(1, {"loss": 1.0})
+    tracker.close()
+    copy = server.runs["another"]
+    assert (copy.group, copy.config["continues"]["value"]) == (ID, {"run": ID, "after_step": 0})
+    assert [row["step"] for row in server.runs[ID].rows] == [row["step"] for row in copy.rows] == [1]
 
 
 @pytest.mark.slow
@@ -136,11 +243,12 @@ def test_nothing_of_the_machine_leaves_it(tmp_path, server):
 
 
 @pytest.mark.slow
-def test_ends_with_the_training_process(tmp_path):
-    """A process that is killed leaves no process behind, and its rows are in the file."""
+def test_ends_with_the_training_process(tmp_path, server):
+    """A process that is killed leaves no process behind, and its rows are uploaded."""
     kill_after(tmp_path, "record(1); record(2)")
-    wait_for(lambda: recorded(tmp_path) == [(1, {"loss": 1.0}), (2, {"loss": 2.0})])
     wait_for(lambda: not processes_of(tmp_path))
+    sync(tmp_path / "wandb", server)
+    assert shown(server) == {"": ({}, [(1, 1.0), (2, 2.0)])}
 
 
 def test_a_missing_package_is_told_in_one_sentence(monkeypatch):
@@ -151,41 +259,20 @@ def test_a_missing_package_is_told_in_one_sentence(monkeypatch):
 
 
 def begun(tracker, folder):
+    folder.mkdir(exist_ok=True)
     tracker.begin(described(folder))
     return tracker
 
 
-def rows(server: WandbServer):
-    return [(row["step"], row["loss"]) for run in server.runs.values() for row in run.rows]
-
-
-def files(folder):
-    return sorted(folder.glob("wandb/*run-*/run-*.wandb"), key=lambda path: path.stat().st_ctime)
-
-
-def recorded(folder):
-    return [
-        (row.step, {unescaped(name, RESERVED): value for name, value in row.columns.items()})
-        for path in files(folder)
-        for row in rows_of(path)
-    ]
-
-
-def noted(folder):
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    records = [Record.FromString(content) for path in files(folder) for content in LogReader(path).read()]
-    lines = [record.output_logger.line for record in records if record.HasField("output_logger")]
-    matches = [re.fullmatch(r"\[step (\d+), \w+\] (.*)\n", line, re.DOTALL) for line in lines]
-    return [(int(match[1]), match[2]) for match in matches]
-
-
-def sync(folder, server):
-    environment = os.environ | {"WANDB_BASE_URL": server.url, "WANDB_ERROR_REPORTING": "false"}
-    subprocess.run(
-        [sys.executable, "-m", "wandb", "sync", str(folder / "wandb")],
-        env=environment, cwd=folder, check=True, capture_output=True, timeout=100,
-    )  # fmt: skip
+def shown(server: WandbServer):
+    """Return the link and the losses of each run, by the end of its id."""
+    return {
+        name.removeprefix(ID): (
+            run.config.get("continues", {}).get("value", {}),
+            [(row["step"], row["loss"]) for row in run.rows if "loss" in row],
+        )
+        for name, run in server.runs.items()
+    }
 
 
 def child(folder, calls, options=None, **environment):

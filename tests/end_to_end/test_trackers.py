@@ -25,7 +25,7 @@ from tests.support.command_line import (
     wait_until,
 )
 from tests.support.mlflow_server import MlflowServer, mlflow_server
-from tests.support.tracker_readers import READERS, Reader, dsn_in, num_replaced, read_mlflow
+from tests.support.tracker_readers import READERS, Reader, continued, dsn_in, mlflow_runs, synced
 
 FOLDER = Path("runs/default")
 STEPS = 45
@@ -98,14 +98,22 @@ def test_every_tracker_has_each_step_once(tmp_path, postgres):
     assert events.count("RolledBack") >= 1
     assert sorted(losses(tmp_path / FOLDER)) == [*range(1, STEPS + 1)]
     assert [line for reader in readers for line in reader.differences(tmp_path)] == []
-    if any(reader.name == "mlflow" for reader in readers):
-        assert num_replaced(f"sqlite:///{tmp_path}/runs/mlflow.db") >= 2, "nothing that MLflow had was taken again"
+    names = [reader.name for reader in readers]
+    made = {
+        "mlflow": mlflow_runs(f"sqlite:///{tmp_path}/runs/mlflow.db") if "mlflow" in names else [],
+        "wandb": synced(tmp_path) if "wandb" in names else [],
+    }
+    for name, runs in made.items():
+        assert name not in names or len(runs) >= 3, f"nothing that {name} had was taken again"
+        for tracked in runs:
+            points = [(step, name) for step, name, _ in tracked.points]
+            assert len(points) == len(set(points))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_an_mlflow_server_has_each_step_once(tmp_path):
-    """A run that is killed and started again stands on a server as one run, each step once."""
+    """A run that is killed and started again stands on a server, each step once."""
     with mlflow_server(tmp_path / "server") as server:
         hold = Hold(tmp_path)
         settings = tiny(corpus(tmp_path), f"monitors=[jsonl, {section_of(server)}]", SAME_RHYTHM, hold.settings)
@@ -118,7 +126,7 @@ def test_an_mlflow_server_has_each_step_once(tmp_path):
         hold.release()
         finished = run("train", *settings, cwd=tmp_path, timeout=PATIENCE)
         assert finished.returncode == 0, finished.stderr
-        on_server = Reader("mlflow", "mlflow", lambda _: "", lambda _: read_mlflow(server.uri))
+        on_server = Reader("mlflow", "mlflow", lambda _: "", lambda _: continued(mlflow_runs(server.uri)))
         assert on_server.differences(tmp_path) == []
 
 
@@ -141,7 +149,7 @@ def test_a_server_that_dies_in_mid_run(tmp_path):
         server.start()
         again = run("train", *settings, "run.budget.steps=35", cwd=tmp_path, timeout=PATIENCE)
         assert again.returncode == 0, again.stderr
-        on_server = Reader("mlflow", "mlflow", lambda _: "", lambda _: read_mlflow(server.uri))
+        on_server = Reader("mlflow", "mlflow", lambda _: "", lambda _: continued(mlflow_runs(server.uri)))
         assert on_server.differences(tmp_path) == []
 
 

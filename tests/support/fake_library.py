@@ -25,6 +25,7 @@ class Fake:
 
     def rewind(self, **arguments):
         self._do("rewind", arguments)
+        return self._options.get("held")
 
     def flush(self):
         self._do("flush", {})

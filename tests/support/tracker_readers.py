@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from holdfast.adapters.monitor.library_process import unescaped
+from holdfast.adapters.monitor.wandb_process import RESERVED
+from tests.support.wandb_server import WandbServer, wandb_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,35 +88,93 @@ def _read_tensorboard(home: Path) -> Iterable[Point]:
         yield from ((event.step, name, event.value) for event in events.Scalars(name))
 
 
-def read_mlflow(uri: str) -> Iterable[Point]:
-    """Yield the points of the only run of the experiment ``holdfast``."""
-    from holdfast.adapters.monitor.mlflow_fields import decoded
+@dataclass(frozen=True)
+class TrackerRun:
+    """A run of a tracker: its points, and the run that it continues after a step."""
+
+    id: str
+    points: list[Point]
+    continues: str | None = None
+    after_step: int = 0
+
+
+def continued(runs: Iterable[TrackerRun]) -> list[Point]:
+    """Return the points of the newest run, and those of the others that it continues."""
+    known = {run.id: run for run in runs}
+    if not known:
+        return []
+    (newest,) = known.keys() - {run.continues for run in known.values()}
+    run: TrackerRun | None = known[newest]
+    points, last = [], 1 << 62
+    while run is not None:
+        points += [point for point in run.points if point[0] <= last]
+        last = min(last, run.after_step or -1)  # after step 0 it has step 0 as well
+        run = known.get(run.continues or "")
+    return points
+
+
+def mlflow_runs(uri: str, experiment: str = "holdfast") -> list[TrackerRun]:
+    """Return the runs of an experiment."""
     from holdfast.adapters.monitor.mlflow_process import client_of
 
     client = client_of(uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("holdfast").experiment_id])
-    for name in run.data.metrics:
-        yield from (
-            (point.step, decoded(name), point.value) for point in client.get_metric_history(run.info.run_id, name)
+    if (found := client.get_experiment_by_name(experiment)) is None:
+        return []
+    return [
+        TrackerRun(
+            run.info.run_id,
+            [
+                (point.step, _name_of(key, run.data.tags.get(f"name.{key[-32:]}")), point.value)
+                for key in run.data.metrics
+                for point in client.get_metric_history(run.info.run_id, key)
+            ],
+            run.data.tags.get("holdfast.continues"),
+            int(run.data.tags.get("holdfast.after_step", 0)),
         )
+        for run in client.search_runs([found.experiment_id])
+    ]
 
 
-def num_replaced(uri: str) -> int:
-    """Return how many runs of MLflow were replaced by others."""
-    from mlflow.entities import ViewType
+def _name_of(key: str, long_name: str | None) -> str:
+    from holdfast.adapters.monitor.mlflow_fields import decoded
 
-    from holdfast.adapters.monitor.mlflow_process import client_of
-
-    client = client_of(uri)
-    experiment = client.get_experiment_by_name("holdfast")
-    return len(client.search_runs([experiment.experiment_id], run_view_type=ViewType.DELETED_ONLY))
+    return decoded(key) if long_name is None else json.loads(long_name)
 
 
-def _read_wandb(home: Path) -> Iterable[Point]:
-    from holdfast.adapters.monitor.wandb_log import rows_of
+def wandb_runs(server: WandbServer) -> list[TrackerRun]:
+    """Return the runs that a server of W&B has."""
+    links = {run.name: run.config.get("continues", {}).get("value", {}) for run in server.runs.values()}
+    return [
+        TrackerRun(run.name, _points(run.rows), links[run.name].get("run"), links[run.name].get("after_step", 0))
+        for run in server.runs.values()
+    ]
 
-    for path in (home / "runs/default/wandb").glob("offline-run-*/run-*.wandb"):
-        yield from ((row.step, name, value) for row in rows_of(path) for name, value in row.columns.items())
+
+def _points(rows: Iterable[dict[str, Any]]) -> list[Point]:
+    return [
+        (row["step"], unescaped(name, RESERVED), float(value))
+        for row in rows
+        for name, value in row.items()
+        if name not in RESERVED
+    ]
+
+
+def synced(home: Path) -> list[TrackerRun]:
+    """Return what ``wandb sync`` uploads of the run ``default`` in ``home``."""
+    with wandb_server() as server:
+        sync(home / "runs/default/wandb", server)
+        return wandb_runs(server)
+
+
+def sync(folder: Path, server: WandbServer) -> None:
+    """Upload what W&B's library has stored in ``folder``."""
+    environment = os.environ | {
+        "WANDB_BASE_URL": server.url,
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_API_KEY": "0" * 40,
+    }
+    command = [sys.executable, "-m", "wandb", "sync", *map(str, folder.glob("offline-run-*"))]
+    subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, timeout=300)
 
 
 def _read_trackio(home: Path) -> Iterable[Point]:
@@ -152,8 +217,13 @@ _STORED = "SELECT step, name, value FROM {}metrics"
 
 READERS = [
     Reader("tensorboard", "tensorboard", lambda _: "tensorboard", _read_tensorboard, _float32),
-    Reader("mlflow", "sqlalchemy", lambda _: "mlflow", lambda home: read_mlflow(f"sqlite:///{home}/runs/mlflow.db")),
-    Reader("wandb", "wandb", lambda _: "{kind: wandb, mode: offline}", _read_wandb),
+    Reader(
+        "mlflow",
+        "sqlalchemy",
+        lambda _: "mlflow",
+        lambda home: continued(mlflow_runs(f"sqlite:///{home}/runs/mlflow.db")),
+    ),
+    Reader("wandb", "wandb", lambda _: "{kind: wandb, mode: offline}", lambda home: continued(synced(home))),
     Reader("trackio", "trackio", lambda home: f"{{kind: trackio, dir: '{home}/trackio'}}", _read_trackio),
     Reader(
         "prometheus",

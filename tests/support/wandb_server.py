@@ -20,6 +20,7 @@ class ServedRun:
 
     name: str
     display_name: str = ""
+    group: str = ""
     project: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -33,10 +34,9 @@ class ServedRun:
 
 
 class WandbServer:
-    """Serves at ``url``; ``rewinds`` says whether runs can be rewound."""
+    """Serves at ``url``."""
 
-    def __init__(self, *, rewinds: bool = True) -> None:
-        self.rewinds = rewinds
+    def __init__(self) -> None:
         self.runs: dict[str, ServedRun] = {}
         self.operations: list[str] = []
         server = self
@@ -82,18 +82,12 @@ class WandbServer:
         self.operations.append(operation)
         method = {
             "CreateRunFiles": self._files,
-            "RewindRun": self._rewind,
             "RunResumeStatus": self._resume,
             "ServerFeaturesQuery": self._server_features,
             "UpsertBucket": self._upsert,
             "Viewer": self._viewer,
         }.get(operation)
-        if method is None:
-            return {"data": {}}
-        try:
-            return {"data": method(variables)}
-        except LookupError as error:
-            return {"data": None, "errors": [{"message": str(error)}]}
+        return {"data": {} if method is None else method(variables)}
 
     def close(self) -> None:
         self._server.shutdown()
@@ -124,6 +118,7 @@ class WandbServer:
         run = self.runs.setdefault(name, ServedRun(name))
         run.project = variables.get("project") or run.project
         run.display_name = variables.get("displayName") or run.display_name
+        run.group = variables.get("groupName") or run.group
         run.config |= json.loads(variables.get("config") or "{}")
         return {"upsertBucket": {"bucket": self._bucket(run), "inserted": is_new}}
 
@@ -143,14 +138,6 @@ class WandbServer:
             }
         return {"model": model}
 
-    def _rewind(self, variables: dict[str, Any]) -> dict[str, Any]:
-        if not self.rewinds:
-            msg = "rewind is not enabled for this entity"
-            raise LookupError(msg)
-        run = self.runs[variables["runName"]]
-        run.history = [line for line in run.history if json.loads(line)["_step"] <= variables["metricValue"]]
-        return {"rewindRun": {"rewoundRun": self._bucket(run)}}
-
     def _files(self, variables: dict[str, Any]) -> dict[str, Any]:
         files = [{"name": name, "uploadUrl": f"{self.url}/storage"} for name in variables["files"]]
         return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
@@ -169,9 +156,9 @@ class WandbServer:
 
 
 @contextlib.contextmanager
-def wandb_server(*, rewinds: bool = True) -> Iterator[WandbServer]:
+def wandb_server() -> Iterator[WandbServer]:
     """Yield a server that knows no run."""
-    server = WandbServer(rewinds=rewinds)
+    server = WandbServer()
     try:
         yield server
     finally:

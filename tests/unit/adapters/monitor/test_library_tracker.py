@@ -81,14 +81,13 @@ def test_the_output_of_a_library_cannot_fill_the_disk(tmp_path, monkeypatch):
     tracker.close()
 
 
-def test_a_rewind_may_take_long(tmp_path, monkeypatch):
-    """A library that copies the metrics of a long run at a roll-back gets the time for it, unlike other calls."""
-    tracker = begun(tmp_path, rewind="slow", flush="slow")
-    monkeypatch.setattr("holdfast.adapters.monitor.library_process._SECONDS", 0.2)
-    tracker.rewind(1)
-    with pytest.raises(StateError, match="no answer"):
-        tracker.flush()
+@pytest.mark.parametrize("held", [None, 3])
+def test_the_step_that_a_library_holds_is_returned(tmp_path, held):
+    """``rewind`` returns the step up to which the library has all metrics, None if it lacks none."""
+    tracker = begun(tmp_path, held=held)
+    assert tracker.rewind(5) == held
     tracker.close()
+    assert tracker.rewind(5) is None
 
 
 def test_a_late_answer_is_not_taken_for_that_of_the_next_call(tmp_path, monkeypatch):

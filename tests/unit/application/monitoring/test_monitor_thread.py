@@ -249,6 +249,17 @@ def test_a_start_sends_what_the_tracker_lacks(run, sent, expected):
     assert steps(tracker) == expected
 
 
+@pytest.mark.parametrize(("held", "expected"), [(0, [1, 2, 3, 4]), (1, [2, 3, 4]), (4, []), (9, [])])
+def test_a_start_sends_what_the_tracker_says_that_it_lacks(run, held, expected):
+    """A tracker that has fewer steps than the run knows of gets the steps after those that it has."""
+    tracker = MemoryTracker()
+    tracker.rewind = lambda step: min(step, held)
+    thread = started(tracker, History(9, 7), run)
+    thread.rewind(4)
+    assert thread.close(60)
+    assert steps(tracker) == expected
+
+
 @pytest.mark.parametrize("late", [5, 9])
 def test_metrics_of_an_earlier_step_are_known_to_be_unsent(run, late):
     """Results of suites, and steps that are taken again, are sent again after a kill until a flush has stored them."""

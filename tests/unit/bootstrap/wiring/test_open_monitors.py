@@ -53,6 +53,17 @@ def test_another_file_of_a_tracker_gets_all_steps(tmp_path):
             assert connection.execute("SELECT name FROM metric_runs").fetchall() == [("run",)]
 
 
+def test_a_tracker_is_told_what_the_folder_is_a_copy_of(tmp_path):
+    """The description of a run has the ids of the runs that its folder was copied from, oldest first."""
+    described = []
+    thread = SimpleNamespace(begin=described.append)
+    settings = load_settings([], [f"run.dir={tmp_path}"], {}).settings
+    history = [{"copied_from": "/a", "id": "first"}, {"changed": []}, {"copied_from": "/b", "id": "second"}]
+    for record in ({"history": history}, {}):
+        begin_monitors([thread], settings, "third", record, 1)
+    assert [run.copied_from for run in described] == [["first", "second"], []]
+
+
 def test_counters_for_prometheus_begin_with_the_process(tmp_path):
     """A run that continues does not count the steps of its earlier starts for Prometheus, which counted them then."""
     parser = pytest.importorskip("prometheus_client.parser", reason="it comes with the extra `prometheus`")
