@@ -129,7 +129,7 @@ class WandbRun:
         entry = self._record.next(continues, after_step)
         while (run := self._opened(entry)).starting_step:  # the server has a run that the run folder does not know
             run.finish(0)
-            entry = self._record.next(continues, after_step, entry.number)
+            entry = self._record.next(continues, after_step, entry.id)
         self._entry, self._run, self._is_whole, self._held = entry, run, True, None
         self._flushed = (time.monotonic(), after_step)
         self._describe()

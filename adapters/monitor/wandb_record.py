@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class WandbEntry:
-    """A run of W&B.
+    """A run of W&B in ``place``, a project on a server or offline.
 
-    ``number`` counts those of a run from 1 on, and ``place`` is a project on a server, or offline. It has the steps
-    after ``after_step`` of the run of W&B ``continues``, if that is given. It had ``rows`` rows, up to ``last_step``,
-    when it was finished; until then ``is_open``, and its library has certainly stored those up to ``stored_step``
-    (None: unknown).
+    It has the steps after ``after_step`` of the run of W&B ``continues``, if that is given. It had ``rows`` rows, up to
+    ``last_step``, when it was finished; until then ``is_open``, and its library has certainly stored those up to
+    ``stored_step`` (None: unknown).
     """
 
     id: str
-    number: int
     place: str
     continues: str | None = None
     after_step: int = 0
@@ -54,10 +52,12 @@ class WandbRecord:
         """Return the run of W&B to continue, None if there is none at this place."""
         return next((entry for entry in reversed(self._entries) if entry.place == self._place), None)
 
-    def next(self, continues: str | None, after_step: int, number: int = 0) -> WandbEntry:
-        """Return a run of W&B with the next number, at least one more than ``number``."""
-        number = 1 + max([number, *(entry.number for entry in self._entries)])
-        return WandbEntry(self._id(number), number, self._place, continues, after_step, stored_step=after_step)
+    def next(self, continues: str | None, after_step: int, taken: str = "") -> WandbEntry:
+        """Return a run of W&B whose id has a higher number than all before, and than ``taken``."""
+        number = 1 + max(
+            (self._number(name) for name in [taken, *(entry.id for entry in self._entries)] if name), default=0
+        )
+        return WandbEntry(self._id(number), self._place, continues, after_step, stored_step=after_step)
 
     def add(self, entry: WandbEntry) -> None:
         """Store that ``entry`` is the newest run of W&B; raises ``OSError``."""
@@ -84,9 +84,13 @@ class WandbRecord:
     def _found(self) -> list[WandbEntry]:
         """Return entries for the files of the library, whose names have the ids of its runs."""
         paths = self._path.parent.glob(f"*run-*/run-{self._run_id}*.wandb")
-        ends = {path.stem.removeprefix(f"run-{self._run_id}").removeprefix("-") or "1" for path in paths}
-        numbers = sorted(int(end) for end in ends if end.isdecimal())
-        return [WandbEntry(self._id(number), number, self._place, stored_step=None) for number in numbers]
+        numbers = sorted({self._number(path.stem.removeprefix("run-")) for path in paths})
+        return [WandbEntry(self._id(number), self._place, stored_step=None) for number in numbers]
 
     def _id(self, number: int) -> str:
         return self._run_id if number == 1 else f"{self._run_id}-{number}"
+
+    def _number(self, name: str) -> int:
+        """Return the number at the end of an id, 1 without one."""
+        end = name.removeprefix(self._run_id).removeprefix("-")
+        return int(end) if end.isdecimal() else 1

@@ -182,7 +182,7 @@ def test_what_was_stored_long_ago_is_not_asked_for_again(monkeypatch):
     monkeypatch.setattr(wandb_process, "_SECONDS_UNTIL_STORED", 0.0)
     run = wandb_process.WandbRun()
     run._run = SimpleNamespace(step=4)
-    run._record, run._entry = SimpleNamespace(write=lambda: None), WandbEntry("a", 1, "here")
+    run._record, run._entry = SimpleNamespace(write=lambda: None), WandbEntry("a", "here")
     for step in (1, 2, 3):
         run._entry.last_step = step
         run.flush()
