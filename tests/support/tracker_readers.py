@@ -173,7 +173,7 @@ def sync(folder: Path, server: WandbServer) -> None:
         "WANDB_ERROR_REPORTING": "false",
         "WANDB_API_KEY": "0" * 40,
     }
-    command = [sys.executable, "-m", "wandb", "sync", *map(str, folder.glob("offline-run-*"))]
+    command = [sys.executable, "-m", "wandb", "sync", "--include-synced", *map(str, folder.glob("offline-run-*"))]
     subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, timeout=300)
 
 
