@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from holdfast.bootstrap.cli.help_format import HelpFormat
 from holdfast.bootstrap.cli.shell_completion import configurations_for, runs_for, settings_for
 from holdfast.bootstrap.process.program import in_words_of_caller
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.bootstrap.operations.named_checkpoint import Choice
+    from holdfast.bootstrap.process.json_log import JsonLog
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  argparse names it nowhere else
 
@@ -134,6 +136,27 @@ def add_output(parser: argparse.ArgumentParser, *, shown: str) -> None:
     text = "print one JSON object at the end, and nothing else on standard output"
     parser.add_argument("--json", action="store_true", help=text)
     parser.add_argument("--quiet", action="store_true", help=f"print problems only: no {shown}")
+
+
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """Add the form of the log to a command's arguments."""
+    text = "json: events, metrics and messages as JSON lines on standard output; nothing is printed on standard error"
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help=text)
+
+
+def json_log(options: argparse.Namespace) -> JsonLog | None:
+    """Return the log of this process as JSON lines, None without ``--log-format json``.
+
+    Raises ``ConfigurationError`` if ``--json`` is given too.
+    """
+    if options.log_format != "json":
+        return None
+    if options.json:
+        msg = "--json and --log-format json both say what is on standard output: leave one of them out"
+        raise ConfigurationError(msg)
+    from holdfast.bootstrap.process.json_log import log_as_json
+
+    return log_as_json(is_quiet=options.quiet)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command, add_output, add_settings
+from holdfast.bootstrap.cli.arguments import add_command, add_log_format, add_output, add_settings, json_log
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def add_prepare(commands: Commands) -> None:
     where.add_argument("--finish", action="store_true", help="complete the data after all parts have ended")
     where.add_argument("--on", choices=("ray",), help="make the shards on the machines of a cluster")
     add_output(parser, shown="progress and no summary")
+    add_log_format(parser)
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -66,15 +67,18 @@ def prepare(options: argparse.Namespace) -> int:
     from holdfast.configs.error_messages import one_line
     from holdfast.configs.settings_layers import load_settings
 
-    configure_logging()
+    if (log := json_log(options)) is None:
+        configure_logging()
     set_library_defaults()
     resolved = load_settings(options.config, [*options.settings, *options.settings_of_flags], os.environ)
     if not options.quiet:
         print_notes(resolved.notes, sys.stderr if options.json else None)
     made = _made(resolved.settings, options)
-    if options.json:
+    if log is not None:
+        log.write("result", _figures(made))
+    elif options.json:
         print(json.dumps(_figures(made), indent=1))
-    if options.json or options.quiet:
+    if log is not None or options.json or options.quiet:
         return ExitCode.FINISHED
     for line in (*_lines(made.prepared), *left_out_lines(made.prepared, made.rejected)):
         print(line)

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.bootstrap.cli.arguments import add_command, add_output, add_settings, whole
+from holdfast.bootstrap.cli.arguments import add_command, add_log_format, add_output, add_settings, json_log, whole
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_signal
-from holdfast.domain.errors import ConfigurationError, TrainingError
+from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,14 +68,13 @@ def add_train(commands: Commands) -> None:
     text = "train on the workers of a cluster: short for distributed.kind=ray"
     parser.add_argument("--on", choices=("ray",), help=text)
     add_output(parser, shown="progress, no sample and no summary")
-    text = "json: events, metrics and messages as JSON lines on standard output; nothing is printed on standard error"
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help=text)
+    add_log_format(parser)
 
 
 def train(options: argparse.Namespace) -> int:
     """Train, or continue training, and print a summary, with ``--json`` nothing else; return the exit code."""
     options.settings += options.settings_of_flags
-    log = _json_log(options)
+    log = json_log(options)
     if options.on is not None:
         options.settings = [f"distributed.kind={options.on}", *options.settings]
     if options.supervise:  # this process stays small: it is there for as long as the run is
@@ -109,18 +108,6 @@ def train(options: argparse.Namespace) -> int:
     run.begin_with, run.origins = begin, resolved.chosen_origins
     run.awaits_verdicts = options.for_study is not None
     return _train_here(run, _output_of(options, log))
-
-
-def _json_log(options: argparse.Namespace) -> JsonLog | None:
-    """Return the log of this process as JSON lines, None without ``--log-format json``."""
-    if options.log_format != "json":
-        return None
-    if options.json:
-        msg = "--json and --log-format json both say what is on standard output: leave one of them out"
-        raise ConfigurationError(msg)
-    from holdfast.bootstrap.process.json_log import log_as_json
-
-    return log_as_json(is_quiet=options.quiet)
 
 
 def _options_of_build(options: argparse.Namespace, log: JsonLog | None, settings: TrainSettings) -> RunOptions:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command, add_output, add_settings, whole
+from holdfast.bootstrap.cli.arguments import add_command, add_log_format, add_output, add_settings, json_log, whole
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_signal
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def add_tune(commands: Commands) -> None:
     text = "move an existing search aside (it is never deleted) and start a new one"
     parser.add_argument("--fresh", action="store_true", help=text)
     add_output(parser, shown="progress and no summary")
+    add_log_format(parser)
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -71,11 +72,12 @@ def tune(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.launcher_watch import stop_with_parent
     from holdfast.bootstrap.process.library_environment import set_library_defaults
 
+    options.log = json_log(options)
     set_library_defaults()
     if options.parent is not None:
         stop_with_parent(options.parent)
     stream = sys.stderr if options.json else sys.stdout
-    report = _print_nothing if options.quiet else partial(print, file=stream, flush=True)
+    report = _print_nothing if options.quiet and options.log is None else partial(print, file=stream, flush=True)
     return _find_rate(options, report) if options.find_lr else _search(options, report)
 
 
@@ -94,7 +96,8 @@ def _search(options: argparse.Namespace, report: Callable[[str], object]) -> int
     study = TuneStudy(request, report)
     lines = StudyLines(study, report, on_end=lambda: _write(study))
     try:
-        with stopping_on_signals(study.request_stop, acknowledge=write_at_once, will_save=lambda: True):
+        acknowledge = write_at_once if options.log is None else options.log.write_at_once
+        with stopping_on_signals(study.request_stop, acknowledge=acknowledge, will_save=lambda: True):
             lines.begin()
             is_over = study.run(lines)
     except StoppedAtOnce as stop:
@@ -132,7 +135,9 @@ def _show(study: TuneStudy, options: argparse.Namespace, *, is_over: bool) -> No
 
     _write(study)
     facts = study_facts(study.root)
-    if options.json:
+    if options.log is not None:
+        options.log.write("result", facts.to_json())
+    elif options.json:
         print(json.dumps(facts.to_json(), indent=1))
     elif not options.quiet:
         print(summary_of(facts, is_over=is_over))
@@ -160,9 +165,11 @@ def _find_rate(options: argparse.Namespace, report: Callable[[str], object]) -> 
     if (code := test.run(report)) != ExitCode.FINISHED:
         return code
     result = test.result()
-    if options.json:
-        figures = {"rates": result.rates, "losses": result.losses, "suggestion": result.suggestion}
-        figures |= {"lowest": result.lowest, "diverged": result.diverged, "run": str(test.root)}
+    figures = {"rates": result.rates, "losses": result.losses, "suggestion": result.suggestion}
+    figures |= {"lowest": result.lowest, "diverged": result.diverged, "run": str(test.root)}
+    if options.log is not None:
+        options.log.write("result", figures)
+    elif options.json:
         print(json.dumps(figures, indent=1))
     else:
         files = [word for path in options.config for word in ("--config", str(path))]

@@ -6,6 +6,7 @@ import atexit
 import io
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,13 +27,15 @@ from holdfast.domain.events import Event, RunFailed, StepCompleted
 from holdfast.ports.monitor import Monitor
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import MutableMapping, Sequence
     from typing import TextIO
 
     from holdfast.ports.event_bus import EventBus
 
 _MOST_WAITING = 10_000
 _SECONDS_TO_FLUSH = 2.0
+_SECONDS_OF_A_WRITE = 0.2
+"""After which its reader is behind: a pipe is full."""
 _LEVELS = {"error: ": "error", "warning: ": "warning", "Traceback ": "error"}
 """By the beginnings of printed lines."""
 
@@ -52,7 +55,8 @@ class JsonLog:
         self._is_quiet = is_quiet
         self._lines: deque[bytes] = deque(maxlen=_MOST_WAITING)
         self._dropped = 0
-        self._is_writing = False
+        self._writes_since: float | None = None
+        self._printed: Sequence[_PrintedLines] = ()
         self._change = Condition()
         self._thread: Thread | None = None
         self._sentence: str | None = None
@@ -102,15 +106,39 @@ class JsonLog:
     def flush(self) -> None:
         """Wait until all lines are written, for two seconds at most."""
         with self._change:
-            self._change.wait_for(lambda: not self._lines and not self._is_writing, _SECONDS_TO_FLUSH)
+            self._change.wait_for(self._has_written, _SECONDS_TO_FLUSH)
+
+    def catch_up(self) -> None:
+        """Wait until all lines are written, or the reader is behind."""
+        with self._change:
+            while not self._has_written():
+                since = time.monotonic() if self._writes_since is None else self._writes_since
+                if (seconds := since + _SECONDS_OF_A_WRITE - time.monotonic()) <= 0:
+                    return
+                self._change.wait(seconds)
+
+    def take_prints(self) -> None:
+        """Have what this process prints come here, until it ends."""
+        self._printed = [_PrintedLines(self, stream) for stream in (sys.stdout, sys.stderr)]
+        sys.stdout, sys.stderr = self._printed
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """Write what was printed without the end of a line, and wait as ``flush`` does."""
+        for lines in self._printed:
+            lines.end()
+        self.flush()
+
+    def _has_written(self) -> bool:
+        return not self._lines and self._writes_since is None
 
     def _work(self) -> None:
         while True:
             with self._change:
-                self._is_writing = False
+                self._writes_since = None
                 self._change.notify_all()
                 self._change.wait_for(lambda: self._lines)
-                self._is_writing = True
+                self._writes_since = time.monotonic()
                 text, dropped = b"".join(self._lines), self._dropped
                 self._lines.clear()
                 self._dropped = 0
@@ -160,14 +188,18 @@ class _PrintedLines(io.TextIOBase):
     def write(self, text: str) -> int:
         self._begun += text
         if self._begun.endswith("\n"):
-            whole, self._begun = self._begun.strip("\n"), ""
-            if whole.strip():
-                self._log.say(whole)
+            self.end()
         return len(text)
+
+    def end(self) -> None:
+        """Write what has come as a message, also without the end of a line."""
+        whole, self._begun = self._begun.strip("\n"), ""
+        if whole.strip():
+            self._log.say(whole)
 
     @override
     def flush(self) -> None:
-        self._log.flush()
+        self._log.catch_up()
 
     @override
     def fileno(self) -> int:
@@ -184,7 +216,7 @@ def log_as_json(*, is_quiet: bool) -> JsonLog:
     Lines of structlog too, whose configuration is replaced.
     """
     log = JsonLog(sys.stdout, is_quiet=is_quiet)
-    sys.stdout, sys.stderr = _PrintedLines(log, sys.stdout), _PrintedLines(log, sys.stderr)
+    log.take_prints()
 
     def receive(_logger: object, level: str, record: MutableMapping[str, Any]) -> str:
         event = str(record.pop("event", ""))
@@ -196,7 +228,6 @@ def log_as_json(*, is_quiet: bool) -> JsonLog:
 
     configure_logging()
     structlog.configure(processors=[structlog.processors.format_exc_info, receive])
-    atexit.register(log.flush)
     return log
 
 

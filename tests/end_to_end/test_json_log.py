@@ -73,8 +73,32 @@ def test_a_signal_is_answered_in_json(tmp_path, more):
     assert of(records, "result")[-1]["state"] == "stopped"
 
 
-def test_two_meanings_of_standard_output_are_refused(tmp_path):
+@pytest.mark.slow
+def test_a_preparation_and_a_search_write_json_lines(tmp_path):
+    """Their progress and problems are messages, and their end is a result with what --json prints."""
+    settings = tiny(corpus(tmp_path), "data.mode=cache", "run.budget.steps=2")
+    process = run("prepare", *settings, "--log-format", "json", cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert lines_of(process.stdout)[-1]["event"] == "result"
+    assert lines_of(process.stdout)[-1]["tokens"] > 0
+    (tmp_path / "space.yaml").write_text("optimizer.learning_rate: {choices: [0.001]}")
+    for kind, named in (
+        (["--space", "space.yaml", "--trials", "1"], "best"),
+        (["--find-lr", "--steps", "10"], "rates"),
+    ):
+        process = run("tune", *settings, *kind, "--log-format", "json", cwd=tmp_path)
+        assert (process.returncode, process.stderr) == (0, ""), process.stdout
+        records = lines_of(process.stdout)
+        assert {record["event"] for record in records} == {"message", "result"}
+        assert named in records[-1]
+    process = run("prepare", "data.path=nowhere", "--log-format", "json", "--quiet", cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (3, "")
+    assert [record["level"] for record in lines_of(process.stdout)] == ["error"]
+
+
+@pytest.mark.parametrize("command", [["train"], ["prepare"], ["tune", "--find-lr"]])
+def test_two_meanings_of_standard_output_are_refused(tmp_path, command):
     """With --json standard output is one object, so both options together are a mistake."""
-    process = run("train", "--json", "--log-format", "json", cwd=tmp_path)
+    process = run(*command, "--json", "--log-format", "json", cwd=tmp_path)
     assert process.returncode == 2
     assert "leave one of them out" in process.stderr

@@ -95,6 +95,48 @@ def test_a_slow_reader_does_not_hold_up_who_writes():
     assert int(told["message"].split()[0]) == 25_000 - (len(records) - 1) > 0
 
 
+def test_a_print_does_not_wait_for_a_reader_that_is_behind(monkeypatch):
+    """While a pipe is full, the flush of a print returns: only the end of the program waits."""
+    monkeypatch.setattr("holdfast.bootstrap.process.json_log._SECONDS_TO_FLUSH", 3600)
+    is_writing, may_write = threading.Event(), threading.Event()
+
+    class Full(io.StringIO):
+        def write(self, text):
+            is_writing.set()
+            may_write.wait()
+            return super().write(text)
+
+    stream = Full()
+    log = JsonLog(stream)
+    lines = _PrintedLines(log, stream)
+    log.say("the first line")
+    is_writing.wait()
+    for number in range(3):
+        print(number, file=lines, flush=True)
+    assert stream.getvalue() == ""
+    may_write.set()
+    assert [record["message"] for record in written(stream, log)] == ["the first line", "0", "1", "2"]
+
+
+def test_a_print_waits_for_a_reader_that_reads():
+    """What a process that is about to end has flushed is written."""
+    stream = io.StringIO()
+    lines = _PrintedLines(JsonLog(stream), stream)
+    print("error: no sign of life", file=lines, flush=True)
+    assert json.loads(stream.getvalue())["message"] == "no sign of life"
+
+
+def test_the_end_of_a_program_writes_a_line_that_has_none(standard_log):
+    """A text without a newline is a message once the program ends, on both streams, and only once."""
+    stream, log = standard_log
+    for lines, text in zip(log._printed, ("half a line", "\nand half an error"), strict=True):
+        lines.write(text)
+    assert written(stream, log) == []
+    log.end()
+    log.end()
+    assert [record["message"] for record in written(stream, log)] == ["half a line", "and half an error"]
+
+
 def test_steps_are_among_the_metrics_only():
     """No line repeats a step that has a line of metrics."""
     stream = io.StringIO()
@@ -111,7 +153,7 @@ def standard_log(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     log = log_as_json(is_quiet=False)
     yield stream, log
-    atexit.unregister(log.flush)
+    atexit.unregister(log.end)
     structlog.configure(**before)
 
 
