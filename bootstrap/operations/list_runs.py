@@ -126,7 +126,7 @@ def _without_run(path: Path) -> str:
 
 def _folders(folder: Path, depth: int) -> Iterator[tuple[Path, bool]]:
     """Yield run folders with True, and each folder without a run in it or below with False."""
-    if RunLayout(folder).record.exists():
+    if RunLayout(folder).holds_run:
         yield folder, True
         return
     try:

@@ -177,6 +177,11 @@ class RunLayout:
         return max(self.durable_steps(), default=0)
 
     @property
+    def holds_run(self) -> bool:
+        """Return whether the folder holds the record of a run, or checkpoints, which may have copies of it."""
+        return self.record.exists() or bool(self.durable_steps())
+
+    @property
     def holds_checkpoints(self) -> bool:
         """Return whether the folder holds anything with the name of a checkpoint, committed or not."""
         return any(self.checkpoints.glob("checkpoint-*"))

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 _RECENT_STEPS = 100
 _MOST_NOTES = 20_000
+_LOST = (0, 0)
+"""In place of the time and the number of a file that is lost: a checkpoint may have a copy."""
 _MOST_EVENTS = 100_000
 _MOST_SAMPLES = 200
 
@@ -65,7 +67,7 @@ class RunView:
 
     def __init__(self, folder: Path, *, name: str | None = None) -> None:
         self._layout = layout = RunLayout(folder)
-        if not layout.record.exists() and not layout.is_unwritten:
+        if not layout.holds_run and not layout.is_unwritten:
             raise StateError(no_run(folder))
         self.folder = folder
         self.name = name or folder.resolve().name
@@ -296,6 +298,8 @@ class RunView:
         with suppress(OSError):
             found = os.stat(self._layout.record)  # noqa: PTH116  its numbers only
             stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp is None and self._layout.durable_steps():
+            stamp = _LOST
         if stamp == self._record_stamp:
             return False
         before = self._problem

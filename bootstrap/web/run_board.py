@@ -187,7 +187,7 @@ def _is_refused(folder: Path) -> bool:
 def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:
     """Yield ``folder`` if it is a run or holds no other folder of one, else the runs in it, sorted by name."""
     layout = RunLayout(folder)
-    if layout.record.exists() or layout.is_unwritten or depth == 0:
+    if layout.holds_run or layout.is_unwritten or depth == 0:
         yield folder
         return
     runs = [each for each in _folders_in(folder) if not each.name.startswith(".") and _holds_run(each, depth - 1)]
@@ -199,7 +199,7 @@ def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:
 
 def _holds_run(folder: Path, depth: int) -> bool:
     try:
-        if RunLayout(folder).record.exists():
+        if RunLayout(folder).holds_run:
             return True
     except OSError:  # a folder of another user
         return False

@@ -7,6 +7,8 @@ import shutil
 
 import pytest
 
+from holdfast.bootstrap.operations.list_runs import list_runs
+from holdfast.bootstrap.web.run_board import RunBoard
 from tests.support.command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny
 
 RUN = "runs/default"
@@ -72,6 +74,28 @@ def test_a_command_that_reads_a_lost_record_says_what_it_uses(home, tmp_path):
     sound, lost = (run("evaluate", RUN, cwd=tmp_path / place) for place in ("sound", "lost"))
     assert (lost.returncode, lost.stdout) == (0, sound.stdout), lost.stderr
     assert lost.stderr.count("what checkpoint-10 holds of it is used") == 1
+
+
+def test_the_list_and_the_page_show_a_run_whose_record_is_missing(home, tmp_path):
+    """They show what they show of a sound run, by the copy in its newest checkpoint, and change nothing."""
+    for place in ("sound", "lost"):
+        shutil.copytree(home[0] / "ended", tmp_path / place / "run")
+    (tmp_path / "lost/run/run.json").unlink()
+    listed = [json.loads(list_runs(tmp_path / place, as_json=True, width=80)) for place in ("sound", "lost")]
+    assert [(each["name"], each["step"]) for found in listed for each in found["runs"]] == [("run", 10)] * 2
+    assert [found["others"] for found in listed] == [{}, {}]
+    boards = [RunBoard([tmp_path / place]) for place in ("sound", "lost")]
+    try:
+        for board in boards:
+            board.look()
+        shown = [board.state()["runs"][0] for board in boards]
+        assert [each["name"] for each in shown] == ["run", "run"]
+        assert [each["problem"] for each in shown] == [None, None]
+        assert shown[0]["step"] == shown[1]["step"] == 10
+    finally:
+        for board in boards:
+            board.close()
+    assert not (tmp_path / "lost/run/run.json").exists()
 
 
 @pytest.mark.slow
