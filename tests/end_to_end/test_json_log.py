@@ -74,23 +74,28 @@ def test_a_signal_is_answered_in_json(tmp_path, more):
 
 
 @pytest.mark.slow
-def test_a_preparation_and_a_search_write_json_lines(tmp_path):
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["prepare"], "tokens"),
+        (["tune", "--space", "space.yaml", "--trials", "1"], "best"),
+        (["tune", "--find-lr", "--steps", "10"], "rates"),
+    ],
+)
+def test_a_preparation_and_a_search_write_json_lines(tmp_path, command, named):
     """Their progress and problems are messages, and their end is a result with what --json prints."""
     settings = tiny(corpus(tmp_path), "data.mode=cache", "run.budget.steps=2")
-    process = run("prepare", *settings, "--log-format", "json", cwd=tmp_path)
-    assert (process.returncode, process.stderr) == (0, "")
-    assert lines_of(process.stdout)[-1]["event"] == "result"
-    assert lines_of(process.stdout)[-1]["tokens"] > 0
     (tmp_path / "space.yaml").write_text("optimizer.learning_rate: {choices: [0.001]}")
-    for kind, named in (
-        (["--space", "space.yaml", "--trials", "1"], "best"),
-        (["--find-lr", "--steps", "10"], "rates"),
-    ):
-        process = run("tune", *settings, *kind, "--log-format", "json", cwd=tmp_path)
-        assert (process.returncode, process.stderr) == (0, ""), process.stdout
-        records = lines_of(process.stdout)
-        assert {record["event"] for record in records} == {"message", "result"}
-        assert named in records[-1]
+    process = run(*command, *settings, "--log-format", "json", cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (0, ""), process.stdout
+    records = lines_of(process.stdout)
+    assert {record["event"] for record in records} <= {"message", "result"}
+    assert records[-1]["event"] == "result"
+    assert named in records[-1]
+
+
+def test_a_preparation_that_fails_ends_with_a_line_of_its_level(tmp_path):
+    """With --quiet the error is all that there is."""
     process = run("prepare", "data.path=nowhere", "--log-format", "json", "--quiet", cwd=tmp_path)
     assert (process.returncode, process.stderr) == (3, "")
     assert [record["level"] for record in lines_of(process.stdout)] == ["error"]
