@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
 from optuna.storages.journal import JournalFileOpenLock
 from typing_extensions import override
 
+from holdfast.adapters.shared.files.file_lock import lock, open_lock
 from holdfast.adapters.shared.files.regular_file import end_of_lines, regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -32,9 +30,8 @@ class JournalLock(JournalFileOpenLock):
     @override
     def acquire(self) -> bool:
         """Wait for the lock; raises ``OSError``."""
-        self._descriptor = regular(str(self._journal.with_name(f".{self._journal.name}.lock")), os.O_RDWR | os.O_CREAT)
+        self._descriptor = lock(open_lock(self._journal.with_name(f".{self._journal.name}.lock")), waits=True)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             _remove_incomplete_line(self._journal)
         except BaseException:
             self.release()
@@ -46,17 +43,6 @@ class JournalLock(JournalFileOpenLock):
         """Release the lock."""
         os.close(self._descriptor)
         self._descriptor = -1
-
-
-@contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the lock ``path`` within the block; it belongs to the operating system and ends with this process."""
-    descriptor = regular(str(path), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_incomplete_line(path: Path) -> None:

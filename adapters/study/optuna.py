@@ -16,8 +16,9 @@ from optuna.trial import TrialState as OptunaState
 from optuna.trial import create_trial
 from typing_extensions import override
 
+from holdfast.adapters.shared.files.file_lock import locked, open_lock
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.study.journal_lock import JournalLock, one_at_a_time
+from holdfast.adapters.study.journal_lock import JournalLock
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.tuning.search_space import Choices, FloatRange, IntRange
 from holdfast.domain.tuning.trial import Trial, TrialState
@@ -128,7 +129,7 @@ class OptunaStudy(Study):
     @override
     def add(self, number: int) -> None:
         """Add a trial."""
-        with self._reading(), one_at_a_time(self._journal.with_name(f".{self._journal.name}.add")):
+        with self._reading(), locked(open_lock(self._journal.with_name(f".{self._journal.name}.add"))):
             known = len(self._frozen())
             assert number <= known, "the next trial"
             if number == known:

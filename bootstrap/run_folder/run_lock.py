@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
+from holdfast.adapters.shared.files.file_lock import lock, open_lock
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.shared.files.regular_file import open_regular, read_regular, regular
+from holdfast.adapters.shared.files.regular_file import read_regular, regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.option_form import as_settings
@@ -75,28 +75,26 @@ def take_lock(folder: Path) -> int:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = regular(str(RunLayout(folder).lock), os.O_RDWR | os.O_CREAT)
+        descriptor = open_lock(RunLayout(folder).lock)
     except OSError as error:
         msg = f"the run folder {folder} cannot be used, {explain(error)}, or choose another with run.dir"
         raise StateError(msg) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor)
     except BlockingIOError as error:
-        os.close(lock)
         who = holder_of(folder)
         description = f" ({who})" if who is not None else ""
         msg = f"another process trains in {folder}{description}: wait for it, end it, or give this run another run.name"
         raise StateError(msg) from error
     except OSError as error:
-        os.close(lock)
         msg = (
             f"the run folder {folder} cannot be locked: {error.strerror}; choose one with run.dir "
             "on a file system that has locks, so that no second process trains in it"
         )
         raise StateError(msg) from error
     with suppress(OSError):  # the lock is what counts: a full disk only leaves it unknown who holds it
-        _sign(lock, Holder.of_this_process())
-    return lock
+        _sign(descriptor, Holder.of_this_process())
+    return descriptor
 
 
 def holder_of(folder: Path) -> Holder | None:
@@ -118,8 +116,7 @@ def is_locked(folder: Path) -> bool:
     if not RunLayout(folder).lock.exists():
         return False
     try:
-        with open_regular(RunLayout(folder).lock) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.close(lock(regular(str(RunLayout(folder).lock), os.O_RDONLY), is_shared=True))
     except BlockingIOError:
         return True
     except OSError as error:
@@ -128,10 +125,10 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def _sign(lock: int, holder: Holder) -> None:
+def _sign(descriptor: int, holder: Holder) -> None:
     record = {"pid": holder.pid, "host": holder.host, "since": holder.since}
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, json.dumps(record).encode(), 0)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(record).encode(), 0)
 
 
 def _masked(command: list[str]) -> str:

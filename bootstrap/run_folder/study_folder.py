@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.file_lock import lock, locked, open_lock
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.shared.files.regular_file import read_regular, regular
+from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
 from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout
@@ -21,7 +19,7 @@ from holdfast.configs.run_names import is_below
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 _SCHEMA = 1
@@ -99,7 +97,7 @@ def begin_study(
         raise ConfigurationError(msg)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_name(".study.lock")):
+        with locked(open_lock(path.with_name(".study.lock"))):
             if not path.exists():
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 written = {"schema": _SCHEMA, "created": now, **fresh, "space": space, "settings": settings}
@@ -120,17 +118,15 @@ def hold_study(root: Path) -> int:
     """
     path = RunLayout(root).lock
     try:
-        descriptor = regular(str(path), os.O_RDWR | os.O_CREAT)
+        descriptor = open_lock(path)
     except OSError as error:
         msg = f"{path} cannot be used, {explain(error)}"
         raise StateError(msg) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return lock(descriptor, is_shared=True)
     except OSError as error:
-        os.close(descriptor)
         msg = f"{root} cannot be used, as another process trains in it or sets it aside: wait for it"
         raise StateError(msg) from error
-    return descriptor
 
 
 def read_study(root: Path) -> StudyRecord:
@@ -159,20 +155,17 @@ def claim_trial(root: Path, number: int) -> int | None:
     """
     path = StudyLayout(root).claim(number)
     try:
-        descriptor = regular(str(path), os.O_RDWR | os.O_CREAT)
+        descriptor = open_lock(path)
     except OSError as error:
         msg = f"{path} cannot be used, {explain(error)}"
         raise StateError(msg) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock(descriptor)
     except BlockingIOError:
-        os.close(descriptor)
         return None
     except OSError as error:
-        os.close(descriptor)
         msg = f"{path} cannot be locked, {explain(error)}"
         raise StateError(msg) from error
-    return descriptor
 
 
 def _check_same(
@@ -197,13 +190,3 @@ def _check_same(
 def _belongs_to_study(key: str) -> bool:
     """Return whether the results of a trial depend on the setting ``key``."""
     return not is_below(key, _NOT_OF_STUDY) and (is_for_all_ranks(key) or is_below(key, ("tune", "run.deterministic")))
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = regular(str(path), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from holdfast.adapters.shared.audit import audit_log as log_module
 from holdfast.adapters.shared.audit.audit_log import TORN_END, AuditLog
 from holdfast.adapters.shared.audit.audit_verification import ChainFlaw, verify_chain
 from holdfast.bootstrap.run_folder.run_audit import Audit
@@ -200,7 +199,7 @@ def test_a_file_that_was_replaced_since_it_was_opened_is_opened_again(path, monk
             path.write_bytes(replaced[0].read_bytes())
         lock(file, operation)
 
-    monkeypatch.setattr(log_module.fcntl, "flock", slow)
+    monkeypatch.setattr(fcntl, "flock", slow)
     write(path, 2)
     assert_sound(path, 2)
     assert_sound(path.with_name("gone"), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
@@ -16,6 +15,7 @@ from holdfast.adapters.shared.audit.audit_entry import (
     read_line,
 )
 from holdfast.adapters.shared.files.atomic_replace import move_into_place
+from holdfast.adapters.shared.files.file_lock import lock
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import end_of_lines, read_at_alike
 from holdfast.domain.errors import StateError
@@ -123,9 +123,9 @@ class AuditLog:
         line, entry = new_line(TORN_END, {"bytes": num_bytes}, after=last, key=self._key)
         successor = self._path.with_name(f"{self._path.name}.tmp")
         successor.unlink(missing_ok=True)  # of an attempt that was killed
-        file = os.open(successor, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # it is locked before it has the name under which others look
+        file = lock(os.open(successor, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600))
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before it has the name under which others look
             _copy(self._file, file, end)
             _write(file, line)
             move_into_place(successor, self._path)
@@ -140,9 +140,8 @@ def _locked(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(path, flags, 0o600)
+        file = _lock(path, os.open(path, flags, 0o600))
         try:
-            _lock(path, file)
             if os.path.samestat(os.fstat(file), path.lstat()):  # else it was replaced since it was opened
                 return file
         except BaseException:
@@ -151,9 +150,9 @@ def _locked(path: Path) -> int:
         os.close(file)
 
 
-def _lock(path: Path, file: int) -> None:
+def _lock(path: Path, file: int) -> int:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock(file)
     except BlockingIOError as error:
         msg = f"another process writes {path}: wait for it, or give this run another run.name"
         raise StateError(msg) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import os
 import shutil
@@ -10,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from holdfast.adapters.shared.files.file_lock import lock, locked, open_folder
 from holdfast.adapters.shared.files.file_operations import FileOperations
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ def draft_beside(folder: Path) -> Iterator[Path]:
     missing = [each for each in folder.parents if not each.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.{uuid4().hex}{_SUFFIX}")
-    lock: int | None = None
+    held: int | None = None
     try:
-        with _alone_in(folder.parent):
+        with locked(open_folder(folder.parent)):  # so that no draft is deleted before it is locked
             _delete_abandoned(folder)
             draft.mkdir()
-            lock = _locked(draft)
+            held = _locked(draft)
         yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        if held is not None:
+            os.close(held)
         with suppress(OSError):  # the first that is not empty ends it
             for each in missing:
                 each.rmdir()
@@ -65,30 +65,13 @@ def move_draft(draft: Path, folder: Path) -> None:
 def _delete_abandoned(folder: Path) -> None:
     for draft in folder.parent.glob(f".{glob.escape(folder.name)}.*{_SUFFIX}"):
         with suppress(OSError):  # of a process that is still at work, or of another user
-            lock = _locked(draft)
+            held = _locked(draft)
             try:
                 shutil.rmtree(draft, ignore_errors=True)
             finally:
-                os.close(lock)
+                os.close(held)
 
 
 def _locked(folder: Path) -> int:
     """Return a descriptor that keeps ``folder`` locked until it is closed; raises ``OSError`` if another one does."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes that make drafts in ``folder`` waiting, so that none deletes a draft not yet locked."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return lock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))

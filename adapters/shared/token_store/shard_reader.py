@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import weakref
-from errno import EWOULDBLOCK
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from blake3 import blake3
 
+from holdfast.adapters.shared.files.file_lock import lock
 from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading
 from holdfast.adapters.shared.token_store.token_manifest import (
@@ -155,13 +154,9 @@ def _read_small(path: Path, manifest: ShardManifest, *, verify: bool) -> bytes:
 def lock_to_evict(folder: Path) -> int | None:
     """Return a descriptor that prevents opening the shard until it is closed; None if a process uses the shard."""
     try:
-        descriptor = os.open(folder / TOKENS, _FLAGS)
+        return _locked(folder / TOKENS, is_shared=False)
     except FileNotFoundError:
         return None
-    if _lock(descriptor, folder / TOKENS, fcntl.LOCK_EX):
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _encrypted_tokens(folder: Path, manifest: ShardManifest, cipher: ShardCipher) -> Tokens:
@@ -188,24 +183,25 @@ def _whole(path: Path) -> bytes:
 
 
 def _open_pinned(path: Path | str) -> int:
-    descriptor = os.open(path, _FLAGS)
-    if _lock(descriptor, Path(path), fcntl.LOCK_SH):
-        return descriptor
-    os.close(descriptor)
-    raise FileNotFoundError(path)
+    if (descriptor := _locked(Path(path), is_shared=True)) is None:
+        raise FileNotFoundError(path)
+    return descriptor
 
 
-def _lock(descriptor: int, path: Path, kind: int) -> bool:
+def _locked(path: Path, *, is_shared: bool) -> int | None:
+    """Return a descriptor that locks the file until it is closed; None if another one does, or it was moved away."""
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno == EWOULDBLOCK:
-            return False
+        descriptor = lock(os.open(path, _FLAGS), is_shared=is_shared)
+    except BlockingIOError:
+        return None
+    try:
+        if os.path.samestat(os.fstat(descriptor), path.lstat()):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
         raise
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    except FileNotFoundError:  # it was moved away between opening and locking
-        return False
+    os.close(descriptor)
+    return None
 
 
 @final

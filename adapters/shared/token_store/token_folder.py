@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-from errno import EEXIST, ENOTEMPTY, EWOULDBLOCK
+from errno import EEXIST, ENOTEMPTY
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
+from holdfast.adapters.shared.files.file_lock import lock, locked, open_folder
 from holdfast.adapters.shared.files.regular_file import read_alike, read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, storing
@@ -18,6 +18,7 @@ from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
@@ -95,15 +96,9 @@ class TokenFolder:
             self.files.make_folder(folder)
         self.files.sync_folder(folder.parent)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Prevent other processes and threads from counting and deleting within the block."""
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return locked(open_folder(self.root))
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
@@ -111,15 +106,15 @@ class TokenFolder:
         path = self.drafts / uuid4().hex
         with storing("a draft", self.root), self.locked():
             self.files.make_folder(path)
-            lock = lock_of_folder(path)
+            held = lock_of_folder(path)
         try:
             yield path
         finally:
             with contextlib.suppress(OSError):  # the next process sweeps
                 if path.exists():
                     self.files.remove_tree(path)
-            if lock is not None:
-                os.close(lock)
+            if held is not None:
+                os.close(held)
 
     def publish(self, draft: Path, target: Path) -> bool:
         """Move a complete draft to its place, durably; return whether it was free."""
@@ -170,12 +165,12 @@ class TokenFolder:
 
     def _sweep(self) -> None:
         for path in sorted(self.drafts.iterdir()):
-            lock = lock_of_folder(path)
-            if lock is not None:
+            held = lock_of_folder(path)
+            if held is not None:
                 try:
                     self.files.remove_tree(path)
                 finally:
-                    os.close(lock)
+                    os.close(held)
 
 
 def holds_encrypted(root: Path) -> bool:
@@ -190,16 +185,9 @@ def holds_encrypted(root: Path) -> bool:
 def lock_of_folder(path: Path) -> int | None:
     """Return a descriptor that locks the folder until it is closed; None if it is gone or already locked."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
+        descriptor = lock(open_folder(path))
+    except (FileNotFoundError, BlockingIOError):
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno == EWOULDBLOCK:
-            return None
-        raise
     if not path.exists():  # its owner has published or deleted it since
         os.close(descriptor)
         return None

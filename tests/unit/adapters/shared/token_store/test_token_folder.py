@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from holdfast.adapters.shared.token_store import token_folder
 from holdfast.adapters.shared.token_store.token_folder import lock_of_folder
 
 
@@ -26,7 +25,7 @@ def test_a_draft_whose_owner_ends_meanwhile_is_gone(tmp_path, monkeypatch, endin
             draft.rmdir()
         return flock(descriptor, how)
 
-    monkeypatch.setattr(token_folder.fcntl, "flock", end_first)
+    monkeypatch.setattr(fcntl, "flock", end_first)
     assert lock_of_folder(draft) is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0])
