@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.operations.repeat_command import repeat_command
 from holdfast.bootstrap.operations.report_facts import base_model_facts, data_facts
-from holdfast.bootstrap.operations.report_markdown import escaped
+from holdfast.bootstrap.operations.report_markdown import escaped, table_lines
+from holdfast.bootstrap.operations.report_parts import Table
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.strict_yaml import read_yaml, write_yaml
 from holdfast.domain.home_folder import expanded
@@ -97,7 +98,7 @@ def _data(record: Mapping[str, Any]) -> Iterator[str]:
         for each in data["versions"]
     ]
     if rows:
-        yield from _table(("version", "dataset", "documents", "tokens", "steps"), rows)
+        yield from (*table_lines(Table(("version", "dataset", "documents", "tokens", "steps"), rows)), "")
     else:
         yield from ("The run recorded no version of its data.", "")
 
@@ -148,11 +149,4 @@ def _commands(record: Mapping[str, Any], repeat: str) -> Iterator[str]:
 
 def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield from (f"## {title}", "")
-    yield from _table(header, rows)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'|'.join('---' for _ in header)}|"
-    yield from (f"| {' | '.join(map(escaped, row))} |" for row in rows)
-    yield ""
+    yield from (*table_lines(Table(header, rows)), "")

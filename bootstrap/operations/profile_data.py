@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bootstrap.process.text_table import table
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.data.distinct_sketch import STANDARD_ERROR
@@ -32,18 +33,18 @@ def profile_lines(dataset: ProfiledDataset, decode: Decode | None = None) -> lis
     lines = [
         f"{dataset.name}: {counted(dataset.num_shards, 'shard')}",
         "",
-        *_table("<>", [(name, f"{value:,}") for name, value in totals_of(profile).items()]),
+        *table("<>", [(name, f"{value:,}") for name, value in totals_of(profile).items()]),
         "",
-        *_table("<>>>>>", [("", *(f"{share:.0%}" for share in QUANTILES)), *_quantile_rows(profile)]),
+        *table("<>>>>>", [("", *(f"{share:.0%}" for share in QUANTILES)), *_quantile_rows(profile)]),
     ]
     if top := profile.frequent.top(_TOP):
         total = profile.frequent.total
         rows = [(shown_token(token, decode), f"{count / total:.2%}") for token, count in top]
-        lines += ["", *_table("<>", [("most frequent tokens", "share"), *rows])]
+        lines += ["", *table("<>", [("most frequent tokens", "share"), *rows])]
     for title, counts in (("languages", profile.languages), ("rejects", profile.rejects)):
         if counts:
             ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-            lines += ["", *_table("<>", [(title, "documents"), *((one_line(n), f"{c:,}") for n, c in ordered)])]
+            lines += ["", *table("<>", [(title, "documents"), *((one_line(n), f"{c:,}") for n, c in ordered)])]
     return [*lines, "", _verdict_on(profile)]
 
 
@@ -122,7 +123,7 @@ def comparison_lines(reference: ProfiledDataset, other: ProfiledDataset, decode:
         f"reference  {reference.name}: {counted(reference.profile.documents, 'document')}",
         f"other      {other.name}: {counted(other.profile.documents, 'document')}",
         "",
-        *_table("<>><>><", rows),
+        *table("<>><>><", rows),
         "",
         *([] if note is None else [note]),
         verdict_on(reference, other, figures),
@@ -166,9 +167,3 @@ def decoder_of(path: Path) -> Decode:
         msg = f"{file} is no tokenizer.json that can be read: name the file or the folder of a tokenizer"
         raise ConfigurationError(msg) from error
     return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
-
-
-def _table(alignments: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return ``rows`` as lines; ``alignments`` has one ``<`` or ``>`` a column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(format, row, map("{}{}".format, alignments, widths))).rstrip() for row in rows]

@@ -67,13 +67,14 @@ def _part(part: Part) -> Iterator[str]:
             return
         case Shares(parts):
             rows = [(name, amount, f"{share:.1%}") for name, share, amount in parts]
-            yield from _table(Table(("", "time", "share"), rows, frozenset({1, 2})))
+            yield from table_lines(Table(("", "time", "share"), rows, frozenset({1, 2})))
         case Table():
-            yield from _table(part)
+            yield from table_lines(part)
     yield ""
 
 
-def _table(table: Table) -> Iterator[str]:
+def table_lines(table: Table) -> Iterator[str]:
+    """Yield ``table`` as lines of Markdown, its texts escaped."""
     yield f"| {' | '.join(map(escaped, table.header))} |"
     yield f"|{'|'.join('--:' if column in table.numbers else '---' for column in range(len(table.header)))}|"
     yield from (f"| {' | '.join(map(escaped, row))} |" for row in table.rows)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import without_non_finite
+from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_reading.formatting import number
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask_text
@@ -89,7 +90,7 @@ def documents_of_spike(run: TracedRun, form: Form) -> str:
         f"before is {usual:.4f}"
     )
     rows = [(f"{step:,}", number(loss)) for step, loss in near.items()]
-    lines = [told, "", *_table(">>", [("step", "loss"), *rows])]
+    lines = [told, "", *table(">>", [("step", "loss"), *rows])]
     for report in steps:
         lines += ["", *_step_lines(report, form)]
     return "\n".join([*lines, *_note_lines(run, steps)])
@@ -172,7 +173,7 @@ def _step_lines(report: Mapping[str, Any], form: Form) -> Iterator[str]:
         )
     yield ""
     rows = [_cells(document, _DOCUMENT_COLUMNS) for document in documents]
-    header, *lines = _table("><<>>>><", [_DOCUMENT_COLUMNS, *rows])
+    header, *lines = table("><<>>>><", [_DOCUMENT_COLUMNS, *rows])
     yield header
     for line, document in zip(lines, documents, strict=True):
         yield line
@@ -197,7 +198,7 @@ def _document_lines(run: TracedRun, report: Mapping[str, Any]) -> Iterator[str]:
         )
         yield ""
         rows = [{**piece, "loss": number(run.losses.get(piece["step"]))} for piece in pieces]
-        yield from _table(">><<>>>>>", [_STEP_COLUMNS, *(_cells(row, _STEP_COLUMNS) for row in rows)])
+        yield from table(">><<>>>>>", [_STEP_COLUMNS, *(_cells(row, _STEP_COLUMNS) for row in rows)])
     else:
         why = "it is held out for evaluation" if report["held_out"] else "the data that were read so far do not hold it"
         why = "it was excluded (data.exclude)" if report["excluded_from"] else why
@@ -231,9 +232,3 @@ def _end_of(name: str) -> str:
 
 def _as_json(run: TracedRun, report: Mapping[str, Any]) -> str:
     return json.dumps({"run": str(run.path), **report, "notes": [*run.notes]}, indent=1, allow_nan=False)
-
-
-def _table(alignments: str, rows: Sequence[Sequence[str]]) -> Sequence[str]:
-    """Return ``rows`` as lines; ``alignments`` has one ``<`` or ``>`` a column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(format, row, map("{}{}".format, alignments, widths))).rstrip() for row in rows]
