@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command
-from holdfast.bootstrap.cli.data_rejects_command import add_rejects
+from holdfast.bootstrap.cli.data_rejects_command import DATASET, add_dataset, add_rejects
 from holdfast.bootstrap.cli.data_show_command import add_show
 from holdfast.bootstrap.cli.data_validate_command import add_validate
 from holdfast.bootstrap.cli.data_versions_command import add_versions
@@ -60,11 +60,11 @@ def add_data(commands: Commands) -> None:
     parser = add_command(commands, "data", "check data, and show and compare prepared datasets", _HELP, profile)
     nested = parser.add_subparsers(required=True, metavar="COMMAND")
     command = add_command(nested, "profile", "show the figures of a dataset", _PROFILE_HELP, profile)
-    command.add_argument("dataset", type=Path, metavar="DATASET", help="a dataset in a token cache")
+    add_dataset(command, "dataset", DATASET)
     _add_output(command)
     command = add_command(nested, "compare", "compare two datasets figure by figure", _COMPARE_HELP, compare)
-    command.add_argument("reference", type=Path, metavar="REFERENCE", help="the dataset to compare with")
-    command.add_argument("other", type=Path, metavar="OTHER", help="the other dataset")
+    add_dataset(command, "reference", f"the dataset to compare with: {DATASET}")
+    add_dataset(command, "other", "the other dataset, or a run that has read it")
     _add_output(command)
     command.add_argument("--fail-on", choices=["drift"], help="end with exit code 3 if a figure shows major drift")
     add_versions(nested)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast.bootstrap.cli.arguments import Commands
 
+DATASET = "a dataset in a token cache, or a run: its folder, such as runs/default, or its name in runs"
 _HELP = """\
 Lists the place, the rule and the reason of each record that a rule left out with a reason or that cannot be used, and
 counts all records that were left out. If the tokens are encrypted, rejected.jsonl has no reasons, and this command
@@ -29,11 +30,15 @@ examples:
 def add_rejects(commands: Commands) -> None:
     """Add ``rejects`` to ``commands``, the subcommands of ``data``."""
     command = add_command(commands, "rejects", "list the records that a dataset left out", _HELP, rejects)
-    text = "a dataset in a token cache, or a run: its folder, such as runs/default, or its name in runs"
-    complete_runs(command.add_argument("dataset", type=_dataset, metavar="DATASET", help=text))
+    add_dataset(command, "dataset", DATASET)
     command.add_argument("--json", action="store_true", help="print one JSON object for each record")
     text = "the key of encrypted tokens, as in data.cache.encryption.key_from"
     command.add_argument("--key-from", metavar="PLACE", help=text)
+
+
+def add_dataset(command: argparse.ArgumentParser, name: str, text: str) -> None:
+    """Add a dataset, or the run that has read it, to the arguments of ``command``, with the help ``text``."""
+    complete_runs(command.add_argument(name, type=_dataset, metavar=name.upper(), help=text))
 
 
 def _dataset(text: str) -> Path:

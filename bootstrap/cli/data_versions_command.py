@@ -30,7 +30,7 @@ examples:
   %(prog)s tokens/march tokens/april
   %(prog)s runs/january runs/february --json
 """
-VERSION = "an id or its beginning, the name of the data, the folder of a dataset, or a run folder"
+VERSION = "an id or its beginning, the name of the data, the folder of a dataset, or a run: its folder or name in runs"
 
 
 def add_versions(commands: Commands) -> None:

@@ -51,9 +51,11 @@ def inspect(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.inspect_run import inspect as look_into
     from holdfast.bootstrap.operations.named_checkpoint import folder_of
     from holdfast.bootstrap.operations.trust import note_trust
+    from holdfast.bootstrap.run_folder.record_file import refuse_study
     from holdfast.bootstrap.wiring.screen import phases_shown
     from holdfast.bootstrap.wiring.state_stores import archived_steps
 
+    refuse_study(options.path)
     path = folder_of(options.path, choice_of(options))
     copies = archived_steps(options.path) if options.archive else None
     with phases_shown() as show:

@@ -33,8 +33,10 @@ def pin(options: argparse.Namespace) -> int:
     """Pin a checkpoint, or remove its pin; return the exit code. Raises ``StateError`` if the pins are unwritable."""
     from holdfast.adapters.shared.files.file_operations import FileOperations, explain
     from holdfast.adapters.state_store.store_folder import StoreFolder
+    from holdfast.bootstrap.run_folder.record_file import refuse_study
     from holdfast.domain.errors import StateError
 
+    refuse_study(options.run)
     folder = StoreFolder(options.run, FileOperations())
     try:
         (folder.unpin if options.release else folder.pin)(options.step)

@@ -13,6 +13,7 @@ from holdfast.adapters.shared.token_store.token_folder import MARKER, holds_encr
 from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.bootstrap.operations.erase_checkpoints import ELSEWHERE, on_disk
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import refuse_study
 from holdfast.bootstrap.run_folder.run_audit import who
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.domain.checkpoints.roles import Role
@@ -48,6 +49,7 @@ def token_place_of(path: Path) -> TokenPlace | None:
             return TokenPlace(absolute, None)
         if (absolute.parent / MARKER).is_file() and not absolute.name.startswith("."):
             return TokenPlace(absolute.parent, absolute.name)
+    refuse_study(path)
     msg = (
         f"{path} is neither a run folder nor the folder of a token cache or of a dataset in one: name a folder such as "
         "runs/default or ~/.cache/holdfast/encrypted-tokens"

@@ -19,11 +19,11 @@ from holdfast.adapters.shared.network.hub_names import is_kept_offline
 from holdfast.bootstrap.operations.export_model import export
 from holdfast.bootstrap.operations.export_order import ExportOrder
 from holdfast.bootstrap.operations.named_checkpoint import place_of
+from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.wiring.asked_trust import TASKS, trust_of_suites
 from holdfast.bootstrap.wiring.suite_process import MISSING, PACKAGE, SCRATCH
 from holdfast.bootstrap.wiring.verified_copy import scratch_of
-from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.errors import ConfigurationError, TrainingError
 from holdfast.domain.home_folder import expanded
 from holdfast.domain.phase import show_nothing
@@ -65,7 +65,8 @@ def evaluate_suites(
     such suite, if transformers cannot load the model, or if the folder of tasks in the record of the run is not
     ``trusted``, and ``TrainingError`` if the harness fails.
     """
-    settings = restore_settings(read_record(place_of(run, choice).path)["settings"])
+    place = place_of(run, choice).path
+    settings = settings_as_found(read_record(place), place)
     if not changes.sets(TASKS):
         _refuse_untrusted_tasks(run, trust_of_suites(settings), trusted)
     harness = changes.within(settings).evaluation.harness

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.wiring.asked_trust import asked_trust, trust_of_suites
-from holdfast.configs.settings_layers import load_settings, restore_settings
+from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def refuse_untrusted(run: Path, settings: TrainSettings, trusted: Mapping[str, s
 def note_trust(run: Path) -> str | None:
     """Return a sentence on the code that ``run`` asks to trust, None if there is none or its record is unreadable."""
     try:
-        asked = asked_trust(restore_settings(read_record(run)["settings"]))
+        asked = asked_trust(settings_as_found(read_record(run), run))
     except TrainingError:
         return None
     return _sentence(run, asked) if asked else None

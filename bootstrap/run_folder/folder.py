@@ -16,6 +16,7 @@ from holdfast.bootstrap.run_folder.record_file import (
     RULES,
     SCHEMA,
     changes_since,
+    is_only_study,
     read_record,
     replace_record,
     restore_record,
@@ -44,11 +45,15 @@ _EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store", "model.gra
 class RunFolder:
     """``run.json`` and the lock of one run folder; opening it makes this process its only writer until ``close``.
 
-    The lock belongs to the operating system (flock), which releases it at any end of the process.
+    The lock belongs to the operating system (flock), which releases it at any end of the process. Raises
+    ``StateError`` if the folder cannot be used, and ``ConfigurationError`` if it is that of a study.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if is_only_study(path):
+            msg = f"{path} is the folder of a study: give the run another name with run.name, or continue it by tune"
+            raise ConfigurationError(msg)
         self._lock = take_lock(path)
         self.record: dict[str, Any] = {}
         self.settings_before: Mapping[str, Any] | None = None

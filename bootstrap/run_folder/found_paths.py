@@ -31,7 +31,7 @@ def settings_as_found(record: Mapping[str, Any], place: Path) -> TrainSettings:
 
 
 def as_found(settings: Mapping[str, Any], record: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Return ``settings`` with relative paths of models, data, caches, archives and keys as they are found from here.
+    """Return ``settings`` with relative paths of models, data, caches, archives, keys and tasks as found from here.
 
     They are searched in the project of the run folder or checkpoint ``place``, which may have been moved, then in the
     folder in which the run of ``record`` began, and then here; a path that is nowhere, such as a name on the hub, stays
@@ -68,12 +68,13 @@ def move_path(section: dict[str, Any], key: str, value: Any) -> None:
 
 def _places(settings: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each section of ``settings`` with the name of a setting in it that is a path or a list of paths."""
-    data, sets = settings["data"], settings.get("evaluation", {}).get("sets") or {}
+    data, evaluation = settings["data"], settings.get("evaluation", {})
+    sets = evaluation.get("sets") or {}
     cache, store = data.get("cache") or {}, settings.get("state_store", {})
     texts = [settings["model"], settings.get("tokenizer"), data, *(data.get("sources") or {}).values(), *sets.values()]
     named = [(section, "path") for section in texts]
     named += [(settings["run"], "cache_dir"), (cache, "dir"), (data.get("chat"), "template")]
-    named += [(store.get("archive"), "url")]
+    named += [(store.get("archive"), "url"), (evaluation.get("harness"), "tasks")]
     keys = (cache.get("encryption"), store.get("encryption"))
     named += [(section, key) for section in keys for key in ("key_from", "old_keys_from")]
     yield from ((section, key) for section, key in named if isinstance(section, dict) and section.get(key))

@@ -115,6 +115,17 @@ def no_run(path: Path) -> str:
     return f"{path} is not a run folder: {why}"
 
 
+def is_only_study(path: Path) -> bool:
+    """Return whether ``path`` is the folder of a study, which holds the run folders of its trials and is none."""
+    return os.path.isfile(path / STUDY_RECORD) and not os.path.lexists(path / RECORD)  # noqa: PTH113  never raises
+
+
+def refuse_study(path: Path) -> None:
+    """Raise ``StateError`` that names the runs to choose from if ``path`` is the folder of a study."""
+    if is_only_study(path):
+        raise StateError(no_run(path))
+
+
 def meant_run(path: Path) -> str:
     """Return "; did you mean ...?" with the folder whose name is most like ``path``, here or in ``runs``, else ""."""
     places = [path, Path("runs", path)] if path.parent == Path() else [path]

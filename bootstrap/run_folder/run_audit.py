@@ -16,6 +16,7 @@ from holdfast.adapters.shared.audit.audit_log import AuditLog
 from holdfast.adapters.shared.audit.audit_verification import verify_chain
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import refuse_study
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask
 from holdfast.domain.counting import counted
@@ -106,6 +107,7 @@ def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: s
 
     Raises ``StateError`` if there is no readable audit.
     """
+    refuse_study(path)
     file = RunLayout(path).audit if path.is_dir() else path
     try:
         report = verify_chain(file, key=key, holding=holding)

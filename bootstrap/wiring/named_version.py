@@ -11,7 +11,7 @@ from holdfast.adapters.shared.token_store.token_folder import MARKER
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.run_folder.record_file import read_record
+from holdfast.bootstrap.run_folder.record_file import read_record, refuse_study
 from holdfast.bootstrap.wiring.data_streams import cache_folder
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.configs.error_messages import one_line
@@ -44,11 +44,13 @@ def find_version(name: str, caches: Sequence[Path]) -> NamedVersion:
     """Return the version that ``name`` names.
 
     ``name`` is an id, the beginning of one, the name of the data (then the newest version of that name), the name or
-    the folder of a dataset in a token cache, or a run folder. Ids and names are looked up in ``caches``, or in the
-    token cache whose folder stands before them. Raises ``DataError`` that lists the versions if there is none, or if
-    several ids begin with ``name``.
+    the folder of a dataset in a token cache, or a run: its folder, or its name in ``runs`` where no version is called
+    so. Ids and names are looked up in ``caches``, or in the token cache whose folder stands before them. Raises
+    ``DataError`` that lists the versions if there is none, or if several ids begin with ``name``, and ``StateError``
+    for the folder of a study.
     """
     path = expanded(name)
+    refuse_study(path)
     if RunLayout(path).record.exists():
         return _of_run(path)
     if path.is_dir() and (found := _of_dataset(path.absolute())):
@@ -61,6 +63,11 @@ def find_version(name: str, caches: Sequence[Path]) -> NamedVersion:
     matching = [each for each in there if name and each.version.id.startswith(name)]
     if len({each.version.id for each in matching}) == 1:
         return matching[0]
+    if not matching and "/" not in name:
+        by_name = Path("runs", name)
+        refuse_study(by_name)
+        if RunLayout(by_name).record.exists():
+            return _of_run(by_name)
     shown = one_line(name)
     if matching:
         msg = f"several versions begin with {shown!r}: {_listed(matching)}; name one of them"

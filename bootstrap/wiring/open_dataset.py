@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.token_store.token_folder import MARKER, holds_encrypted
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import refuse_study
 from holdfast.bootstrap.wiring.access_roles import require_to_read
 from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
 from holdfast.bootstrap.wiring.named_version import find_version
@@ -68,6 +69,7 @@ def _place_of(path: Path) -> tuple[Path, str]:
             msg = f"the tokens of version {found.version.id} are no longer in {found.cache}: prepare the data again"
             raise DataError(msg)
         return Path(os.path.abspath(found.cache)), found.version.dataset  # noqa: PTH100
+    refuse_study(absolute)
     msg = f"{path} is not the folder of a dataset in a token cache: name one, such as ~/.cache/holdfast/tokens/ID"
     raise ConfigurationError(msg)
 

@@ -28,7 +28,7 @@ def settings_of(*words):
 @pytest.fixture
 def project(tmp_path):
     """Return a folder with data, a model, a template, a key and a cache."""
-    for folder in ("project/texts", "project/base", "project/cache", "project/archive", "elsewhere"):
+    for folder in ("project/texts", "project/base", "project/cache", "project/archive", "project/tasks", "elsewhere"):
         (tmp_path / folder).mkdir(parents=True)
     for file in ("texts/a.txt", "template.jinja", "key", "set.jsonl"):
         (tmp_path / "project" / file).write_text("x")
@@ -46,6 +46,7 @@ def test_each_path_is_found_from_elsewhere(project, place, monkeypatch):
         "evaluation.sets.mine={path: set.jsonl}",
         "state_store.encryption.key_from=file:key",
         "state_store.archive.url=./archive",
+        "evaluation.harness.tasks=tasks",
     )
     monkeypatch.chdir(project.parent / "elsewhere")
     record = {"directory": str(project)} if place == "elsewhere" else {}
@@ -54,6 +55,7 @@ def test_each_path_is_found_from_elsewhere(project, place, monkeypatch):
     assert found["data"]["path"] == [str(project / "texts/*.txt")]
     assert found["data"]["chat"]["template"] == str(project / "template.jinja")
     assert found["evaluation"]["sets"]["mine"]["path"] == [str(project / "set.jsonl")]
+    assert found["evaluation"]["harness"]["tasks"] == str(project / "tasks")
     assert found["run"]["cache_dir"] == str(project / "cache")
     assert found["state_store"]["archive"]["url"] == str(project / "archive")
     assert found["state_store"]["encryption"]["key_from"] == f"file:{project / 'key'}"

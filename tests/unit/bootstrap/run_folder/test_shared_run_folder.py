@@ -104,6 +104,14 @@ def test_a_record_that_is_a_link_is_refused_before_training(tmp_path, name):
     assert (tmp_path / "victim").read_text() == "precious"
 
 
+def test_no_run_begins_in_the_folder_of_a_study(tmp_path):
+    """A run there would end the study, whose command refuses the folder of a run: nothing is written."""
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="is the folder of a study: give the run another name"):
+        RunFolder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
 @pytest.mark.parametrize(("kind", "is_refused"), [("huggingface", True), ("files", False)])
 def test_another_dataset_of_the_hub_is_another_run_in_a_mixture_too(tmp_path, kind, is_refused):
     """A source's path may change where it tells a place of files; the name of a dataset may not."""
