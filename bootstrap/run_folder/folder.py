@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.bootstrap.run_folder.found_paths import DIRECTORY, moved_elsewhere
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.record_file import (
     RULES,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TRAINING = "training"
-DIRECTORY = "directory"
-"""The folder of the process at the last start, where relative paths of its settings begin; earlier records lack it."""
 DATA_VERSIONS = "data_versions"
 """The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
 # Further settings that must be equal on all ranks of a run.
@@ -89,8 +88,8 @@ class RunFolder:
         else:
             self.settings_before = self.record["settings"]
             changes = changes_since(self.record["settings"], settings)
-            refused = [key for key in changes if _makes_another_run(key, changes[key], settings)]
-            if refused:
+            others = [key for key in changes if _makes_another_run(key, changes[key], settings)]
+            if refused := moved_elsewhere(others, self.record, self.path, settings):
                 # another kind has other settings, which the user has not changed
                 key = min(refused, key=lambda key: not key.endswith(".kind"))
                 old, new = ("not set" if value is None else repr(value) for value in changes[key])

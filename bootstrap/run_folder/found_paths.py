@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.sealed_json import HASH, sealed
-from holdfast.bootstrap.run_folder.folder import DIRECTORY
-from holdfast.bootstrap.run_folder.record_file import UNSEALED
+from holdfast.bootstrap.run_folder.record_file import UNSEALED, flatten
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import restore_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.configs.settings import TrainSettings
+
+DIRECTORY = "directory"
+"""The folder of the process at the last start, where relative paths of its settings begin; earlier records lack it."""
 
 _TRUSTED = ("trust_remote_code", "trust_pickle")  # each repeats model.path
 _GLOB, _KEY = "*?[", "file:"
@@ -37,13 +40,42 @@ def as_found(settings: Mapping[str, Any], record: Mapping[str, Any], place: Path
     folder in which the run of ``record`` began, and then here; a path that is nowhere, such as a name on the hub, stays
     as it is.
     """
-    found = deepcopy(dict(settings))
-    roots = [*_projects(found, record, place), Path.cwd()]
-    for section, key in _places(found):
+    roots = [*_projects(settings, record, place), Path.cwd()]
+    return _with_paths(settings, lambda path: _found(path, roots))
+
+
+def moved_elsewhere(
+    keys: Iterable[str], record: Mapping[str, Any], place: Path, settings: Mapping[str, Any]
+) -> Sequence[str]:
+    """Return those of ``keys`` whose values in ``settings`` are other places, and not the same, written another way.
+
+    ``record`` is that of the run folder or study ``place``, and relative paths of ``settings`` begin in this folder.
+    """
+    if not (asked := [*keys]):
+        return asked
+    before = flatten(_with_paths(as_found(record["settings"], record, place), _absolute))
+    now = flatten(_with_paths(settings, _absolute))
+    return [key for key in asked if before.get(key) != now.get(key)]
+
+
+def _with_paths(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a copy of ``settings`` in which ``change`` was applied to each path."""
+    changed = deepcopy(dict(settings))
+    for section, key in _places(changed):
         paths = section[key] if isinstance(section[key], list) else [section[key]]
-        values = [_found(path, roots) for path in paths]
+        values = [change(path) for path in paths]
         move_path(section, key, values if isinstance(section[key], list) else values[0])
-    return found
+    return changed
+
+
+def _absolute(path: Any) -> Any:
+    """Return ``path`` as an absolute one without links if it is one, or leads to what is here, else as it is."""
+    if isinstance(path, str) and path.startswith(_KEY) and "://" not in path:
+        return _KEY + _absolute(path.removeprefix(_KEY))
+    if not isinstance(path, str) or path.startswith("~") or "://" in path or "\0" in path:
+        return path
+    is_place = path.startswith("/") or _exists(Path.cwd(), path)
+    return os.path.realpath(path) if is_place else path
 
 
 def at_project(text: bytes, place: Path) -> bytes:

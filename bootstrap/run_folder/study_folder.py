@@ -13,7 +13,7 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
 from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
-from holdfast.bootstrap.run_folder.found_paths import as_found
+from holdfast.bootstrap.run_folder.found_paths import moved_elsewhere
 from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout
 from holdfast.bootstrap.run_folder.record_file import changed_settings
 from holdfast.configs.run_names import is_below
@@ -174,9 +174,8 @@ def _check_same(
 ) -> None:
     again = "put it back, give the new study another run.name, or set the old one aside with tune --fresh"
     changes = changed_settings(record.settings, settings)
-    # a place that is written differently from another folder is the same one
-    found = changed_settings(as_found(record.settings, {}, root), settings) if changes else {}
-    for key in sorted(filter(_belongs_to_study, changes.keys() & found.keys())):
+    own = filter(_belongs_to_study, changes)
+    for key in sorted(moved_elsewhere(own, {"settings": record.settings}, root, settings)):
         old, new = ("not set" if value is None else repr(value) for value in changes[key])
         msg = f"{key} was {old} when the study in {root} began and is {new} now: {again}"
         raise ConfigurationError(msg)

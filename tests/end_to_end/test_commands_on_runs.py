@@ -23,6 +23,7 @@ from tests.support.command_line import SAME_RHYTHM, corpus, run, run_here, start
 from tests.support.page_client import Client
 from tests.support.planted_chats import SPECIAL, prompts, write_chats
 
+SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))
 KEY = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
 SHORT = (SAME_RHYTHM, "run.budget.steps=4", "state_store.every=1", "state_store.keep=9", "evaluation.every=1")
 SUITES = ("evaluation.harness.tasks=tasks", "evaluation.harness.limit=1")
@@ -154,7 +155,7 @@ def project(tmp_path_factory):
     return home
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS])
+@pytest.fixture(params=[pytest.param(kind, marks=SLOW) for kind in KINDS])
 def kind(project, request, monkeypatch):
     """Return the name of a kind, whose run is there."""
     monkeypatch.setenv("RUN_KEY", KEY)

@@ -9,7 +9,7 @@ from holdfast.bootstrap.operations.base_of_adapters import (
     refuse_useless_base,
     with_base,
 )
-from holdfast.bootstrap.run_folder.found_paths import as_found
+from holdfast.bootstrap.run_folder.found_paths import as_found, moved_elsewhere
 from holdfast.configs.error_messages import refuse
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
@@ -80,6 +80,20 @@ def test_the_project_of_a_moved_run_comes_before_the_folder_of_its_beginning(pro
     monkeypatch.chdir(tmp_path)
     found = as_found(settings_of(*OF_ADAPTERS), {"directory": str(began)}, project / "runs/one")
     assert found["model"]["path"] == str(project / "base")
+
+
+@pytest.mark.parametrize(
+    ("begun", "now"), [("base", "/base"), ("/base", "base"), ("./base", "base"), ("texts/../base", "/base")]
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_place_that_is_written_another_way_is_the_same(project, monkeypatch, begun, now, is_there):
+    """A base that is named by its whole path, or by the end of it, is the same; one that is elsewhere is another."""
+    whole = [name.replace("/base", f"{project}/base") if name[0] == "/" else name for name in (begun, now)]
+    before, after = (settings_of(f"model.path={name}") for name in whole)
+    monkeypatch.chdir(project if is_there else project.parent / "elsewhere")
+    (project.parent / "elsewhere" / "base").mkdir()
+    other = moved_elsewhere(["model.path"], {"settings": before}, project / "runs/one", after)
+    assert (other == []) is (is_there or now[0] == "/")
 
 
 def test_a_base_replaces_that_of_adapters_alone(project):

@@ -19,7 +19,7 @@ from holdfast.domain.errors import ConfigurationError, StateError
 SETTINGS = {
     "model": {"kind": "decoder", "attention": "auto", "loss": "auto", "gradient_checkpointing": "none"},
     "optimizer": {"learning_rate": 0.1},
-    "run": {"seed": 1, "cache_dir": None},
+    "run": {"name": "run", "seed": 1, "cache_dir": None},
     "data": {"path": "text", "workers": None},
     "monitors": ["console"],
 }
