@@ -370,8 +370,8 @@ class Run:
         begin_monitors(monitors, settings, folder.run_id, folder.record or {}, group.size)
         metrics = record_metrics(monitors, settings, model.trainable, compilations, also, report)
         stack.enter_context(closing(metrics))
-        started = self._began - self.seconds_before
-        adapt = fit_model(container, model, folder, self._inbox, started, is_compiled=compilations is not None)
+        fitted = (container, model, folder, self._inbox, self._began - self.seconds_before, self._preparation)
+        adapt = fit_model(*fitted, is_compiled=compilations is not None)
         parts: RunParts = container.run_parts()
         self._failures = build_post_mortem(settings, self.directory, group)
         handlers = OpenHandlers(

@@ -10,7 +10,7 @@ from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.bootstrap.run_folder.shared import in_turns
 from holdfast.bootstrap.wiring.balance_experts import balance_experts
 from holdfast.bootstrap.wiring.compatibility import check_description
-from holdfast.bootstrap.wiring.compile_model import compile_model
+from holdfast.bootstrap.wiring.compile_model import compile_ahead, compile_model
 from holdfast.bootstrap.wiring.data_identity import (
     check_data,
     former_tokenizer,
@@ -206,16 +206,21 @@ def fit_model(
     folder: SharedRunFolder,
     inbox: Inbox,
     started: float,
+    preparation: Preparation,
     *,
     is_compiled: bool,
 ) -> AdaptMicroBatch:
     """Choose the micro-batch and, from minutes, the length of the run; return the handler that changes the first.
+
+    A compiled model is compiled for that micro-batch.
 
     ``started`` is as in ``MinutesBudget``. Raises the errors of its ``decide``, and of ``probe_loss``.
     """
     data = container.data_parts()
     report, show = data.report, data.show
     rows, adapt = begin_micro_batch(parts, folder, inbox, is_compiled=is_compiled, report=report, show=show)
+    if is_compiled:
+        compile_ahead(parts, container.trained_stream(), rows, preparation, show)
     minutes = MinutesBudget(parts, folder, adapt, started, report, show)
     container.late_micro_batch().set(minutes.decide(container.budget(), rows, container.state_store()))
     probe_loss(parts, report=report)

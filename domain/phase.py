@@ -19,6 +19,7 @@ class PreparationPhase(StrEnum):
     ROWS = "rows"
     MODEL = "model"
     REFERENCE = "reference"
+    COMPILATION = "compilation"
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ class RecordMetrics:
     def on_start(self, event: RunStarted | RolledBack) -> None:
         """Make the monitors forget steps that are about to be taken again."""
         self._step = step = event.progress.step
+        if self._compilations is not None:
+            self._compile_seconds = self._compilations.seconds
         self._thread.submit(lambda: self._rewind(step))
         try:
             self._settle(event)  # a tracker is sent what the record of the run has by now

@@ -96,6 +96,8 @@ class TrackGoodput:
                     type(event), TimeCategory.START_UP if self._step is None else TimeCategory.COMPUTE
                 )
                 self._count(known, elapsed)
+        if isinstance(event, RunStarted):
+            self._compiled = self._compile_seconds()  # before the loop, so within the start-up that was just counted
         if isinstance(event, DataStalled):
             self._known_wait = event.seconds
         elif isinstance(event, StopRequested):

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from holdfast.application.data.cached_batches import CachedBatches
+from holdfast.application.resources.micro_batch_search import learn_nothing
 from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.distributed import MeshSettings, mesh_settings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import ConfigurationError, OutOfMemory
+from holdfast.domain.phase import PreparationPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import ExitStack
 
     from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
+    from holdfast.application.data.feed import BatchStream
+    from holdfast.application.preparation import Preparation
+    from holdfast.bootstrap.wiring.run_parts import ModelParts
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.phase import ShowPhase
     from holdfast.domain.training.budget import Budget
 
 # floating-point operations: about twenty minutes on two cores, where a cold warm-up takes one minute, and about five
@@ -65,6 +74,29 @@ def compile_model(
     stack.callback(compiled.close)
     _report_inexact_resume(mode, report, is_deterministic=settings.run.deterministic)
     return compiled
+
+
+def compile_ahead(parts: ModelParts, stream: BatchStream, rows: int, preparation: Preparation, show: ShowPhase) -> None:
+    """Compile the layers of a model for the first micro-batch, of ``rows``, before the loop: a stop can abandon it.
+
+    Nothing is learned. Only one rank on a CPU with cached data does this: others would have to agree, what a compiler
+    keeps for the thread of a GPU could not be used in another one, and a first batch of streamed data would be read
+    twice. Batches of another kind are compiled in the loop, such as the first with several documents in a row.
+    """
+    trainable = parts.trainable
+    is_alone = parts.process_group.size == 1 and trainable.hardware.device == "cpu"
+    if not is_alone or not trainable.is_retry_safe or not isinstance(stream, CachedBatches):
+        return
+    threads = lazy("torch:get_num_threads")()
+
+    def compile_layers() -> None:
+        lazy("torch:set_num_threads")(threads)  # a setting of each thread, for which code is compiled
+        with suppress(OutOfMemory):  # the loop takes fewer rows then
+            learn_nothing(trainable, next(next(stream.batches(Cursor())).split(rows)), times=1)
+
+    with preparation.phase(PreparationPhase.COMPILATION):
+        show("compiling the layers")
+        preparation.awaited(compile_layers, is_exclusive=True)
 
 
 def _report_inexact_resume(mode: str, report: Callable[[str], object], *, is_deterministic: bool) -> None:

@@ -16,7 +16,9 @@ from holdfast.bootstrap.operations.list_runs import list_runs
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.run_reading.run_state import state_of
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.events import (
+    CompilationStarted,
     Event,
     PreparationEnded,
     PreparationProgressed,
@@ -24,12 +26,14 @@ from holdfast.domain.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    StepCompleted,
     StopRequested,
 )
 from holdfast.domain.phase import PreparationPhase
 from tests.support.command_line import ROOT, corpus, environment, tiny
 
-PHASES = list(PreparationPhase)
+PHASES = [phase for phase in PreparationPhase if phase != PreparationPhase.COMPILATION]
+COMPILED = ("model.compile=default", "optimizer.kind=accelerate", "run.deterministic=true")
 
 
 @pytest.fixture
@@ -142,6 +146,39 @@ def test_a_task_that_is_cancelled_while_a_source_hangs_ends(settings):
         asyncio.run(asyncio.wait_for(cancel(), 120))
     finally:
         source.goes_on.set()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of torch's compiler
+@pytest.mark.parametrize("length", [("run.budget.steps=3",), ("run.budget.minutes=30", "run.budget.steps=null")])
+def test_a_stop_leaves_a_compilation(settings, tmp_path, monkeypatch, length):
+    """Layers are compiled before the first step, and the run that goes on later has the bytes of one without a stop."""
+    run, events = build(settings(*COMPILED, *length)), []
+    run.subscribe(Event, events.append)
+    run.subscribe(
+        PreparationProgressed, lambda event: event.activity == "compiling the layers" and run.request_stop("enough")
+    )
+    with monkeypatch.context() as cold:
+        cold.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cold"))
+        assert run.run().step == 0
+        assert [type(event) for event in events[-2:]] == [StopRequested, RunFinished]
+        left = [thread for thread in threading.enumerate() if thread.name == "holdfast-prefetch"]
+        assert left, "the compilation goes on in its thread"
+        with pytest.raises(ConfigurationError, match="another run is training"):
+            build(settings(*COMPILED, *length)).run()
+        for thread in left:
+            thread.join()
+    if "run.budget.steps=3" in length:
+        runs = [build(settings(*COMPILED, *length, f"run.dir={tmp_path / name}")) for name in ("run", "whole")]
+        for each in runs:
+            kinds = []
+            each.subscribe(CompilationStarted, lambda event, kinds=kinds: kinds.append(type(event)))
+            each.subscribe(StepCompleted, lambda event, kinds=kinds: kinds.append(type(event)))
+            assert each.run().step == 3
+            assert kinds[0] == StepCompleted, "the first step was compiled before the loop"
+        weights = [next((each.directory / "checkpoints").glob("*3/model.safetensors")) for each in runs]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 class BrokenSource(HangingSource):
