@@ -37,5 +37,4 @@ def test_a_compiled_run_that_is_resumed_repeats_itself(tmp_path, monkeypatch):
     )
     assert whole.read_bytes() == resumed.read_bytes()
     steps = [record for record in figures(tmp_path / "runs" / "whole") if "loss" in record]
-    assert steps[0]["compile_seconds"] > 0
-    assert steps[-1]["compile_seconds"] == 0
+    assert steps[0]["compile_seconds"] == steps[-1]["compile_seconds"] == 0, "the first was compiled before it"
