@@ -152,12 +152,15 @@ def test_an_error_is_raised_at_a_later_event():
             raise StateError(msg)
         return spans_of(first, end)
 
+    def take_and_settle(handler):
+        handler.on_step(taken(1))
+        handler.settle(CheckpointStarted(at(1), SaveReason.PERIODIC))
+
     ledger = MemoryLedger()
     with recorder(ledger, spans=spans) as handler:
         handler.on_start(RunStarted(at(0)))
-        with pytest.raises(StateError, match="no order"):  # at the step already, if the thread is quick
-            handler.on_step(taken(1))
-            handler.settle(CheckpointStarted(at(1), SaveReason.PERIODIC))
+        with pytest.raises(StateError, match="no order"):
+            take_and_settle(handler)  # the step raises it already, if the thread is quick
         handler.on_step(taken(2))
         handler.settle(RunFinished(at(2)))
     assert ledger.steps("run").step.tolist() == [2]
