@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig
 from typing_extensions import override
 
+from holdfast.adapters.model_factory.loaded_weights import check_types
 from holdfast.adapters.model_factory.model_folder import (
     check_model_folder,
     read_json,
@@ -220,6 +221,7 @@ def _has_own_head(folder: Path) -> bool:
 def _load(model: CausalLanguageModel, folder: Path) -> None:
     try:
         with tensors_in(weight_files(folder)) as saved:
+            check_types(saved)
             model.loading(saved)()
     except StateError as error:
         msg = f"the weights in {folder} cannot be used: {error}"

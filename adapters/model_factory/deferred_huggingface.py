@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from holdfast.adapters.model_factory.loaded_weights import check_types
 from holdfast.adapters.model_factory.model_folder import weight_files
 from holdfast.adapters.model_factory.recorded_draws import build_undrawn
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
@@ -63,6 +64,7 @@ def _read(model: CausalLanguageModel, found: UndrawnNetwork, folder: Path) -> No
     found.place_kept(model)
     try:
         with tensors_in(weight_files(folder)) as saved:
+            check_types(saved)
             model.loading(saved)()
     except StateError as error:
         msg = f"the weights in {folder} cannot be used: {error}"

@@ -25,7 +25,7 @@ from holdfast.adapters.model_factory.huggingface_checks import (
     explain,
     longest_row,
 )
-from holdfast.adapters.model_factory.loaded_weights import describe_ties, describe_unloaded
+from holdfast.adapters.model_factory.loaded_weights import check_types_in, describe_ties, describe_unloaded
 from holdfast.adapters.model_factory.model_folder import check_model_folder, weights_left_aside
 from holdfast.adapters.model_factory.pickled_weights import Trust, pickled_weights
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
@@ -254,6 +254,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             msg = f"{shapes}, and {len(others) - 1} more differ" if len(others) > 1 else shapes
             raise ValueError(msg)
         folder = self._folder
+        check_types_in(folder, network)
         notes += [] if folder is None else weights_left_aside(folder)
         notes += [*describe_unloaded(network, folder, report["unexpected_keys"]), *describe_ties(network)]
         return network

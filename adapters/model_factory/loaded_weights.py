@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.model_factory.model_folder import weight_files
@@ -11,8 +12,10 @@ from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
+
+    from holdfast.adapters.shared.tensor_state.sharded_tensors import SlicedTensors
 
 _NO_WEIGHTS = re.compile(r"(inv_freq|position_ids|masked_bias|causal_mask|(attn|attention)\.bias|\.version)$")
 _MOST_NAMED = 3
@@ -34,6 +37,31 @@ def describe_ties(network: Any) -> Iterator[str]:
         f"config.json ties {', '.join(sorted(wanted))} to the embeddings, but the files hold other values: they are "
         "not tied, and checkpoints say so"
     )
+
+
+def check_types(saved: SlicedTensors, is_weight: Callable[[str], bool] = lambda _: True) -> None:
+    """Raise ``ConfigurationError`` if a tensor of ``saved`` that ``is_weight`` holds whole numbers, as no weight does.
+
+    The bytes of a file with a wrong type, and weights that were quantized by a program of its own, would be read as
+    numbers.
+    """
+    for name, tensor in saved.layout.tensors.items():
+        if not tensor.dtype.is_floating_point and is_weight(name):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            msg = f"{name} is of the type {kind} in the weights, which is for whole numbers: take a copy in float32"
+            raise ConfigurationError(msg)
+
+
+def check_types_in(folder: Path | None, network: Any) -> None:
+    """Raise ``ConfigurationError`` if the files in ``folder`` hold whole numbers for a weight of ``network``.
+
+    Weights that transformers knows to be quantized may be anything.
+    """
+    if folder is None or getattr(network.config, "quantization_config", None) is not None:
+        return
+    own = network.state_dict()
+    with suppress(StateError), tensors_in(weight_files(folder)) as saved:  # no safetensors have types of their own
+        check_types(saved, lambda name: name in own and own[name].is_floating_point())
 
 
 def describe_unloaded(network: Any, folder: Path | None, unexpected: Collection[str]) -> Iterator[str]:

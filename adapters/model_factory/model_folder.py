@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LARGEST_INDEX = 64 << 20
+_SETTINGS = "generation_config.json"
 _ADAPTERS, _INDEX = "adapter_config.json", f"{MODEL_FILE}.index.json"
 
 
@@ -42,6 +43,8 @@ def check_model_folder(folder: Path) -> None:
             _check_entry(entry, root)
         for index in sorted(root.glob("*.safetensors.index.json")):
             _check_index(index)
+        if (root / _SETTINGS).exists():
+            read_json(root / _SETTINGS)  # of which transformers would take the defaults if they cannot be read
     except OSError as error:
         msg = f"the model folder {folder} cannot be read: {error.strerror or error}{guess(str(folder))}"
         raise ConfigurationError(msg) from error

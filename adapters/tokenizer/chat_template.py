@@ -18,8 +18,9 @@ from typing_extensions import override
 from holdfast.adapters.tokenizer.document_frame import CONFIG, TOKEN_NAMES
 from holdfast.adapters.tokenizer.hf_core import special_ids
 from holdfast.adapters.tokenizer.hidden_specials import HiddenSpecials
+from holdfast.adapters.tokenizer.rendering_limit import within_limits
 from holdfast.adapters.tokenizer.supervised_ids import RenderedEncoder
-from holdfast.domain.errors import DataError
+from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
 from holdfast.domain.training.reply_spans import ReplyMarks, render_replies, replies_to_train
 from holdfast.ports.tokenizer import ChatTemplate
@@ -231,11 +232,15 @@ class JinjaChatTemplate(ChatTemplate):
 
     def _applied(self, messages: Sequence[Mapping[str, object]], **options: Any) -> str:
         tools = options.pop("tools", ()) or None
+        renderer = self._renderer
+        render = partial(renderer.apply_chat_template, messages, tools=tools, tokenize=False, **options)
         try:
-            text = self._renderer.apply_chat_template(messages, tools=tools, tokenize=False, **options)
+            text = within_limits(options["chat_template"], lambda: str(render()))
+        except ConfigurationError:
+            raise
         except Exception as error:  # of Jinja, or anything that the template does
             raise _RefusedError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
-        return str(text)
+        return text
 
     @cached_property
     def _renderer(self) -> Any:

@@ -39,16 +39,26 @@ def frame_of(core: Tokenizer, name: str) -> DocumentFrame:
     Raises ``ConfigurationError`` if it does anything else to it.
     """
     for text in _PROBES:
-        plain, whole = (core.encode(text, add_special_tokens=adds) for adds in (False, True))
-        if not plain.ids:
+        whole, unframed = (core.encode(text, add_special_tokens=adds) for adds in (True, False))
+        plain = _without_processor(core, text)
+        if not plain:
             continue
         begin = whole.special_tokens_mask.index(0) if 0 in whole.special_tokens_mask else 0
-        end = begin + len(plain.ids)
-        if whole.ids[begin:end] == plain.ids:
+        end = begin + len(plain)
+        if whole.ids[begin:end] == plain == unframed.ids:
             return DocumentFrame(tuple(whole.ids[:begin]), tuple(whole.ids[end:]))
         msg = f"{name} has a post-processor that does more than put tokens around a text: set tokenizer.add_bos=false"
         raise ConfigurationError(msg)
     return DocumentFrame((), ())
+
+
+def _without_processor(core: Tokenizer, text: str) -> list[int]:
+    # one may leave the text out, or repeat it, although no special tokens are asked for
+    processor, core.post_processor = core.post_processor, None
+    try:
+        return core.encode(text, add_special_tokens=False).ids
+    finally:
+        core.post_processor = processor
 
 
 def settle_frame(

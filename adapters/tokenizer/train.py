@@ -173,8 +173,10 @@ def _train(
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
+    # the library allocates memory for all that it is asked for, and each merge takes at least a byte
+    most = SMALLEST_VOCABULARY + len(special_tokens) + num_bytes
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
+        vocab_size=min(vocabulary_size, most),
         min_frequency=2,
         show_progress=False,
         special_tokens=[END_OF_TEXT, *special_tokens],

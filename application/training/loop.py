@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, final
 from holdfast.application.training.command_executor import CommandExecutor, RunState
 from holdfast.application.training.step_engine import StepAbandoned
 from holdfast.domain.commands import RollBack, StopRun
-from holdfast.domain.errors import LeaveAtOnce, OutOfMemory, RestartNeeded, StepTorn
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import DataError, LeaveAtOnce, OutOfMemory, RestartNeeded, StepTorn
 from holdfast.domain.events import (
     DataEnded,
     DataStalled,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.train_plan import TrainPlan
 
 _log = logging.getLogger(__name__)
+_MOST_IDLE = 128  # steps without any target at the beginning of a run
 _STALL_SECONDS = 1.0  # a wait that is worth a report; the first batch may take longer
 
 
@@ -149,7 +151,10 @@ class TrainRun:
     def _complete_step(self, batch: Batch, num_tokens: int, loss: float | None, dropped: str | None) -> None:
         """Set the progress to that of the new parameters, so that a save after any later failure is of this step."""
         if loss is None:
-            self._state.progress = self._progress.after_idle(batch, num_tokens)
+            after = self._progress.after_idle(batch, num_tokens)
+            if after.step >= _MOST_IDLE or self._plan.budget.is_spent_by(after):
+                _check_has_trained(after)
+            self._state.progress = after
             return
         self._state.progress = self._progress.after(batch, num_tokens, loss if dropped is None else None)
         if dropped is not None:
@@ -160,6 +165,7 @@ class TrainRun:
             self._feed.push_back(batch)
 
     def _end_data(self) -> None:
+        _check_has_trained(self._progress)
         self._bus.publish(DataEnded(self._progress))
         self._commands.execute_all()
         self._inbox.post(StopRun("the data ended"))
@@ -186,6 +192,17 @@ class TrainRun:
         """Return whether the grace period leaves too little time to finish this step and still save."""
         waited = self._inbox.seconds_since_signal
         return self._group.size == 1 and waited is not None and self._plan.grace.is_short(waited)
+
+
+def _check_has_trained(progress: Progress) -> None:
+    """Raise ``DataError`` if no batch up to ``progress`` had a target, so that the parameters are those of step 0."""
+    if progress.step and not progress.health.losses:
+        msg = (
+            f"none of the {counted(progress.step, 'batch', 'batches')} so far holds a token that the model is to "
+            "predict, so nothing was trained: look at the data by the command data show; the tokenizer may drop the "
+            "texts, or a loss mask leave everything out"
+        )
+        raise DataError(msg)
 
 
 def does_not_fit(error: OutOfMemory | StepTorn, rows: int) -> OutOfMemory:

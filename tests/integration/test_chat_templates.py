@@ -268,3 +268,43 @@ def test_a_begun_run_keeps_the_conversations_whose_prompts_are_not_whole():
         now.encode_training([talk])
     assert former.encode_training([talk])
     assert now.fingerprint() != former.fingerprint()
+
+
+_LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+_USUAL = "{% for m in messages %}{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("hostile", "reason"),
+    [
+        (_LOOP, "does not end within 0.3 seconds"),
+        ("{% if messages|length > 2 %}" + _LOOP + "{% endif %}", "does not end within 0.3 seconds"),
+        (
+            "{% macro f(n) %}{% if n < 40 %}{{ f(n + 1) }}{{ f(n + 1) }}{% endif %}{% endmacro %}{{ f(0) }}",
+            "does not end within 0.3 seconds",
+        ),
+        ("{{ 10 ** 10 ** 9 }}", "computes a power"),
+        ("{{ (9)**messages|length }}", "computes a power"),
+        ("{{ 'a' * 20000 }}", "makes 20,... characters of one conversation"),
+    ],
+)
+def test_a_template_without_bounds_is_refused(hostile, reason, monkeypatch):
+    """One that loops, computes or writes beyond all measure is refused in training and in use, whatever is skipped."""
+    if "does not end" in reason:
+        monkeypatch.setattr("holdfast.adapters.tokenizer.rendering_limit.LONGEST", 0.3)
+    monkeypatch.setattr("holdfast.adapters.tokenizer.rendering_limit.MOST_CHARACTERS", 10_000)
+    template = templated("chatml", hostile + _USUAL).chat_template
+    roles = [MessageRole.USER, MessageRole.ASSISTANT, MessageRole.USER, MessageRole.ASSISTANT]
+    talk = Conversation(tuple(ChatMessage(role, "a word") for role in roles))
+    with pytest.raises(ConfigurationError, match=f"the chat template {reason}"):
+        template.encode_training([talk])
+    with pytest.raises(ConfigurationError, match=f"the chat template {reason}"):
+        template.encode(talk.messages[:3])
+
+
+def test_stars_that_are_no_power_are_taken():
+    """Bold marks in texts, and arguments that are unpacked, are in usual templates."""
+    source = "{{ '**bold** a**b' }}{% set d = dict(a=1) %}{{ dict(**d)|length }}{{ dict(d, **d)|length }}" + _USUAL
+    template = templated("chatml", source).chat_template
+    talk = Conversation((ChatMessage(MessageRole.USER, "a"), ChatMessage(MessageRole.ASSISTANT, "b")))
+    assert len(template.encode_training([talk])) == 1

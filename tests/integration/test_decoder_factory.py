@@ -218,22 +218,23 @@ def damage(folder, how):
         save_file(tensors | {"model.layers.0.self_attn.q_norm.weight": torch.ones(8)}, weights)
     elif how == "shape":
         save_file(tensors | {"model.norm.weight": torch.zeros(3)}, weights)
+    elif how == "integers":
+        save_file({name: tensor.view(torch.int32) for name, tensor in tensors.items()}, weights)
     elif how == "garbage":
         weights.write_bytes(b"no tensors at all")
     elif how == "no json":
         config.write_text("{")
     elif how == "no object":
         config.write_text("[]")
-    elif how == "type":
-        config.write_text(json.dumps(described | {"model_type": "mistral"}))
-    elif how == "field":
-        config.write_text(json.dumps(described | {"hidden_size": "large"}))
+    elif how in ("type", "field"):
+        other = {"model_type": "mistral"} if how == "type" else {"hidden_size": "large"}
+        config.write_text(json.dumps(described | other))
     elif how == "index":
         (folder / "model.safetensors.index.json").write_text("{}")
 
 
 @pytest.mark.parametrize(
-    "how", ["missing", "more", "shape", "garbage", "no json", "no object", "type", "field", "index"]
+    "how", ["missing", "more", "shape", "integers", "garbage", "no json", "no object", "type", "field", "index"]
 )
 def test_a_damaged_folder_is_refused(how, tmp_path):
     """A folder that lacks a tensor, has one too many or says nothing of use is refused in one line that names it."""

@@ -91,6 +91,18 @@ def test_documents_begin_and_end_as_the_post_processor_has_them(tmp_path, single
     assert whole == expected[: len(whole)] == core.encode(TEXT).ids
 
 
+@pytest.mark.parametrize("single", ["<s>", "<s> </s>", "$A $A", "<s> $A $A", "$A <s> $A"])
+def test_a_post_processor_that_changes_the_text_is_refused(tmp_path, single):
+    """One that leaves the text out or repeats it is refused, and add_bos replaces it."""
+    core, ids = core_with(single)
+    with pytest.raises(ConfigurationError, match=r"more than put tokens around a text: set tokenizer.add_bos=false"):
+        tokenizer_of(core, tmp_path)
+    mended = tokenizer_of(core, tmp_path, add_bos=False)
+    plain, _ = core_with("$A")
+    assert mended.encode([TEXT]).ids.tolist() == plain.encode(TEXT).ids
+    assert list(mended.around[1]) == [ids["</s>"]]
+
+
 @pytest.mark.parametrize(
     ("single", "add_bos", "before"),
     [("$A", True, ("<s>",)), ("<s> $A </s>", True, ("<s>",)), ("[CLS] $A [SEP]", False, ()), ("<s> $A", False, ())],

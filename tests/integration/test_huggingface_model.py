@@ -279,6 +279,9 @@ def damage(folder, how):
         save_file({name: tensors[name] for name in tensors if "norm" not in name}, weights, metadata={"format": "pt"})
     elif how == "shape":
         save_file(tensors | {"model.norm.weight": torch.zeros(3)}, weights, metadata={"format": "pt"})
+    elif how == "integers":
+        whole = {name: tensor.view(torch.int32) for name, tensor in tensors.items() if name == "model.norm.weight"}
+        save_file(tensors | whole, weights, metadata={"format": "pt"})
     elif how == "garbage":
         weights.write_bytes(b"no tensors at all")
     elif how == "configuration":
@@ -291,6 +294,7 @@ def damage(folder, how):
     [
         ("missing", r"lack \d+ of"),
         ("shape", r"model.norm.weight is \(3,\) in the weights and \(\d+,\) by config.json"),
+        ("integers", "model.norm.weight is of the type int32 in the weights, which is for whole numbers"),
         *[(each, "") for each in ("garbage", "configuration")],
     ],
 )

@@ -82,3 +82,17 @@ def test_a_description_that_is_no_object_is_a_sentence(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"config\.json"):
         read_json(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "list", "bytes", "deep"])
+def test_damaged_settings_of_generation_are_refused(folder, content):
+    """Settings of generation that cannot be read are refused: transformers would take its defaults in their place."""
+    (folder / "generation_config.json").write_bytes(b"{}")
+    check_model_folder(folder)
+    (folder / "generation_config.json").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"generation_config\.json"):
+        check_model_folder(folder)
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").mkdir()
+    with pytest.raises(ConfigurationError, match=r"generation_config\.json"):
+        check_model_folder(folder)

@@ -162,10 +162,11 @@ def test_held_out_documents_are_never_trained_on(train):
     assert len(tokenizer.encode(["zqxzqxzqx"]).ids) == 9
 
 
-def test_a_small_corpus_gives_a_small_vocabulary(train):
-    """Documents that do not fill the vocabulary give a smaller one, and the user hears of it."""
+@pytest.mark.parametrize("size", [5000, 1 << 53])
+def test_a_small_corpus_gives_a_small_vocabulary(train, size):
+    """Documents that do not fill the vocabulary, however large, give a smaller one, and the user hears of it."""
     said = []
-    tokenizer = train(MemoryDataSource({"a": ["ab"]}), vocabulary_size=5000, report=said.append)
+    tokenizer = train(MemoryDataSource({"a": ["ab"]}), vocabulary_size=size, report=said.append)
     assert tokenizer.vocabulary_size < 300
     assert f"{tokenizer.vocabulary_size:,}" in said[-1]
 

@@ -3,12 +3,13 @@ from functools import cache
 import pytest
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.document_encoder.memory import MemoryDocumentEncoder
 from holdfast.domain.commands import SaveReason, StopRun
 from holdfast.domain.errors import DataError, LeaveAtOnce
-from holdfast.domain.events import CheckpointSaved, RunFailed, RunFinished, RunStarted
+from holdfast.domain.events import CheckpointSaved, RunFailed, RunFinished, RunStarted, StepCompleted
 from holdfast.domain.training.budget import Budget
-from tests.support.loop import CORPUS, Loop
-from tests.support.streams import MODES, Plan
+from tests.support.loop import CORPUS, TOKENIZER, Loop
+from tests.support.streams import MODES, NOTHING_HELD_OUT, Plan
 
 STEPS = 8
 PREFETCH = [0, 1, 4]
@@ -163,6 +164,20 @@ def test_data_that_end_stop_the_run(prefetch):
     assert second.run() == progress
     assert second.rows == {}
     assert len(second.store.list()) == 1
+
+
+@pytest.mark.parametrize(("steps", "epochs", "save_every"), [(6, None, 2), (1000, 2, 0), (1000, 500, 50)])
+def test_a_run_in_which_nothing_was_to_be_predicted_is_no_finished_run(steps, epochs, save_every):
+    """Where no batch holds a target, the run fails at the end of its budget or data, or after some steps, each time."""
+    encoder = MemoryDocumentEncoder(TOKENIZER, untrained=[TOKENIZER.end_of_text])
+    plan, texts = Plan(rows=2, epochs=epochs, encoder=encoder), MemoryDataSource({"letters": ["a"] * 40})
+    first = Loop(source=texts, plan=plan, budget=Budget(steps=steps), holdout=NOTHING_HELD_OUT, save_every=save_every)
+    again = Loop(first.store, texts, plan, Budget(steps=steps), NOTHING_HELD_OUT)
+    for loop in (first, again):
+        with pytest.raises(DataError, match="holds a token that the model is to predict, so nothing was trained"):
+            loop.run()
+        assert loop.story[-1] != "RunFinished"
+        assert len(loop.published(StepCompleted)) < 128
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)

@@ -1,0 +1,115 @@
+"""The bound on the time that a chat template, which may be anybody's, takes to render a conversation."""
+
+from __future__ import annotations
+
+import threading
+import time
+from ctypes import c_ulong, py_object, pythonapi
+from functools import lru_cache
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST = 20.0  # seconds of the processor; a usual conversation takes a thousandth
+MOST_CHARACTERS = 1 << 26
+_EVERY = 0.2  # seconds
+_thread_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_MONOTONIC)  # which macOS does not have
+
+
+class _TimeIsUp(BaseException):
+    """Raised in the thread of a rendering that takes too long; a template cannot catch it."""
+
+
+@final
+class _Rendering:
+    """A rendering in the thread that makes this object; ``check`` is called in another one."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._clock = _thread_clock(self._thread)  # which a busy or suspended machine does not advance
+        self._end = time.clock_gettime(self._clock) + LONGEST
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def check(self) -> None:
+        with self._lock:
+            if not self._is_over and time.clock_gettime(self._clock) > self._end:
+                self._is_over = True
+                pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._thread), py_object(_TimeIsUp))
+
+    def finish(self) -> None:
+        with self._lock:
+            self._is_over = True
+        pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._thread), None)  # one that has not been raised yet
+
+
+_renderings: set[_Rendering] = set()
+_watchers: list[threading.Thread] = []
+
+
+def within_limits(source: str, render: Callable[[], str]) -> str:
+    """Return what ``render`` makes of the chat template ``source`` if it takes ``LONGEST`` seconds at most.
+
+    Raises ``ConfigurationError`` if it takes longer, gives a text beyond all measure, or if ``source`` computes powers,
+    which nothing can interrupt.
+    """
+    if _has_power(source):
+        what = "computes a power by **, which may never end"
+        raise _refusal(what)
+    rendering = _Rendering()
+    try:
+        _renderings.add(rendering)
+        _watch()
+        try:
+            text = render()
+        finally:
+            rendering.finish()
+    except _TimeIsUp:
+        what = f"does not end within {LONGEST:g} seconds for one conversation"
+        raise _refusal(what) from None
+    finally:
+        _renderings.discard(rendering)
+    if len(text) > MOST_CHARACTERS:
+        what = f"makes {len(text):,} characters of one conversation"
+        raise _refusal(what)
+    return text
+
+
+def _refusal(what: str) -> ConfigurationError:
+    return ConfigurationError(f"the chat template {what}: use another template by data.chat.template, or another model")
+
+
+@lru_cache
+def _has_power(source: str) -> bool:
+    from jinja2 import Environment, TemplateSyntaxError  # part of transformers, which takes seconds
+
+    before = ""
+    try:
+        for _, kind, text in Environment().lex(source):  # noqa: S701  nothing is rendered
+            if text == "**" and kind == "operator" and before not in ("(", ","):  # which begin keyword arguments
+                return True
+            before = before if kind == "whitespace" else text
+    except TemplateSyntaxError:
+        return False  # rendering reports it
+    return False
+
+
+def _watch() -> None:
+    if not (_watchers and _watchers[-1].is_alive()):  # none is in a process that was forked
+        _watchers[:] = [threading.Thread(target=_check_all, name="chat-template-limit", daemon=True)]
+        _watchers[0].start()
+
+
+def _check_all() -> None:
+    while True:
+        for rendering in list(_renderings):
+            rendering.check()
+        time.sleep(_EVERY)
+        if not _renderings:
+            _watchers.clear()  # first, so that a rendering that begins now either is seen here or starts another
+            if not _renderings:
+                return
+            _watchers[:] = [threading.current_thread()]
