@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _NARROWEST = 40
-_OF_A_STREAM = {errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE}
+_OF_A_STREAM = {errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.EBADF}
 
 
 def fitting(text: str, stream: TextIO | None = None) -> str:
@@ -28,9 +28,12 @@ def fitting(text: str, stream: TextIO | None = None) -> str:
     return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines())
 
 
-def visible(text: str) -> str:
-    """Return ``text`` for standard output: in a terminal, control characters, which could change it, as pictures."""
-    return "".join(map(_picture, text)) if sys.stdout.isatty() else text
+def visible(text: str, stream: TextIO | None = None) -> str:
+    """Return ``text`` for ``stream``, standard output if None: in a terminal with its control characters as pictures.
+
+    They could change the terminal, and may come from a file that is anybody's.
+    """
+    return "".join(map(_picture, text)) if (stream or sys.stdout).isatty() else text
 
 
 def _picture(character: str) -> str:
@@ -41,7 +44,7 @@ def _picture(character: str) -> str:
 
 def as_error(text: str) -> str:
     """Return an error for standard error: red in a terminal, unless NO_COLOR is set."""
-    fitted = fitting(text, sys.stderr)
+    fitted = fitting(visible(text, sys.stderr), sys.stderr)
     is_plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return fitted if is_plain else f"\x1b[31m{fitted}\x1b[0m"
 
@@ -107,7 +110,7 @@ def print_line(line: str) -> None:
 def report_line(line: str) -> None:
     """Print ``line`` on standard error, wrapped for a terminal, unless its reader or its terminal has gone."""
     with suppress(OSError):
-        sys.stderr.write(f"{fitting(line, sys.stderr)}\n")
+        sys.stderr.write(f"{fitting(visible(line, sys.stderr), sys.stderr)}\n")
         sys.stderr.flush()
 
 

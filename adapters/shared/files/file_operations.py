@@ -22,6 +22,7 @@ _SYNCED_AT_ONCE = 64 << 20  # bytes
 
 _REMEDIES = {
     errno.ENOSPC: "free some space there",
+    errno.EBADF: "open it for writing",
     errno.EDQUOT: "free some space there or raise the quota",
     errno.EACCES: "give this user access to it",
     errno.EPERM: "give this user access to it",
