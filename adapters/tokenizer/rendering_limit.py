@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from ctypes import c_ulong, py_object, pythonapi
 from functools import lru_cache
 from typing import TYPE_CHECKING, final
@@ -106,7 +107,8 @@ def _watch() -> None:
 def _check_all() -> None:
     while True:
         for rendering in list(_renderings):
-            rendering.check()
+            with suppress(OSError):  # its thread is not in a process that was forked
+                rendering.check()
         time.sleep(_EVERY)
         if not _renderings:
             _watchers.clear()  # first, so that a rendering that begins now either is seen here or starts another
