@@ -294,7 +294,7 @@ def damage(folder, how):
     [
         ("missing", r"lack \d+ of"),
         ("shape", r"model.norm.weight is \(3,\) in the weights and \(\d+,\) by config.json"),
-        ("integers", "model.norm.weight is of the type int32 in the weights, which is for whole numbers"),
+        ("integers", "model.norm.weight is of the type int32 in the model's weights, which is for whole numbers"),
         *[(each, "") for each in ("garbage", "configuration")],
     ],
 )
