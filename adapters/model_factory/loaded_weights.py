@@ -48,7 +48,8 @@ def check_types(saved: SlicedTensors, is_weight: Callable[[str], bool] = lambda 
     for name, tensor in saved.layout.tensors.items():
         if not tensor.dtype.is_floating_point and is_weight(name):
             kind = str(tensor.dtype).removeprefix("torch.")
-            msg = f"{name} is of the type {kind} in the model's weights, which is for whole numbers: take a copy in float32"
+            what = f"{name} is of the type {kind} in the model's weights, which is for whole numbers"
+            msg = f"{what}: take a copy in float32"
             raise ConfigurationError(msg)
 
 

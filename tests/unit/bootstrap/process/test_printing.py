@@ -62,7 +62,8 @@ def test_an_output_that_cannot_be_written_to_ends_the_output_of_a_run_and_not_th
         print_line("finished 6 steps")
         print_line("the losses")
     assert capfd.readouterr().err == (
-        "warning: standard output cannot be written, bad file descriptor: open it for writing; the rest of the output is left out\n"
+        "warning: standard output cannot be written, bad file descriptor: open it for writing; "
+        "the rest of the output is left out\n"
     )
 
 
