@@ -33,18 +33,21 @@ class _Rendering:
         self._clock = _thread_clock(self._thread)  # which a busy or suspended machine does not advance
         self._end = time.clock_gettime(self._clock) + LONGEST
         self._lock = threading.Lock()
-        self._is_over = False
+        self._is_over = self._is_late = False
 
     def check(self) -> None:
         with self._lock:
             if not self._is_over and time.clock_gettime(self._clock) > self._end:
-                self._is_over = True
+                self._is_over = self._is_late = True
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._thread), py_object(_TimeIsUp))
 
     def finish(self) -> None:
+        """End the rendering; raises ``_TimeIsUp`` if that was on its way."""
         with self._lock:
             self._is_over = True
-        pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._thread), None)  # one that has not been raised yet
+        if self._is_late:  # withdrawn by SetAsyncExc, it would leave Python 3.11 in a state in which a profiler hangs
+            for _ in range(1000):
+                pass
 
 
 _renderings: set[_Rendering] = set()

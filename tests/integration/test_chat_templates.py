@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import date
 
 import pytest
@@ -22,6 +24,7 @@ from tests.support.chat_fixtures import (
     marked,
     templated,
 )
+from tests.support.command_line import ROOT, environment
 
 DAY = date(2024, 7, 26)
 
@@ -300,6 +303,20 @@ def test_a_template_without_bounds_is_refused(hostile, reason, monkeypatch):
         template.encode_training([talk])
     with pytest.raises(ConfigurationError, match=f"the chat template {reason}"):
         template.encode(talk.messages[:3])
+
+
+def test_a_profiler_works_after_a_rendering():
+    """Nothing is left that makes Python look for errors of other threads for ever while it is profiled."""
+    lines = """
+import sys
+from holdfast.adapters.tokenizer.rendering_limit import within_limits
+within_limits("a", lambda: "a")
+sys.setprofile(lambda *_: None)
+(lambda: None)()
+sys.setprofile(None)
+"""
+    outcome = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, env=environment(), timeout=120, check=False)
+    assert outcome.returncode == 0
 
 
 def test_stars_that_are_no_power_are_taken():
