@@ -7,6 +7,7 @@ import json
 import numpy as np
 from tokenizers import Tokenizer
 
+from holdfast.domain.fault_tolerance.remedies import FRESH
 from tests.support.command_line import corpus, run_here, tiny
 
 CANARY = "quizzaciously xylophagous zugzwang"
@@ -49,7 +50,5 @@ def test_a_run_leaves_no_word_and_is_erased_for_good(tmp_path, monkeypatch):
     assert run_here("erase", "runs/default", "1", "2", "--yes", cwd=tmp_path).returncode == 0
     resumed = run_here("train", *settings, *ENCRYPTED, "run.budget.steps=3", cwd=tmp_path)
     assert resumed.returncode == 4
-    assert (
-        resumed.stderr.strip().splitlines()[-1].endswith("were erased and none is left: start a new run with --fresh")
-    )
+    assert f"were erased and none is left: start a new run with {FRESH}" in resumed.stderr
     assert run_here("audit", "runs/default", cwd=tmp_path).returncode == 0
