@@ -118,12 +118,15 @@ def test_two_one_and_two_workers_end_as_one_process(new_cluster, tmp_path):
     assert events.count('"reason": "preempt"') >= 2, "each resize saved the last complete step"
 
 
-def ranks_of(name):
-    """Return the processes that train in the run ``name`` by their ranks, without the command that started them."""
+def ranks_of(setting):
+    """Return the processes that train with the ``setting`` by their ranks, without the command that started them.
+
+    A name would not do: tests of other files have runs of the same one at the same time.
+    """
     found = {}
     for process in psutil.process_iter(["cmdline", "environ"]):
         words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
-        if f"run.name={name}" in words and words[1:2] == ["-m"] and "RANK" in variables:
+        if setting in words and words[1:2] == ["-m"] and "RANK" in variables:
             found[int(variables["RANK"])] = process
     return found
 
@@ -140,10 +143,10 @@ def test_a_signal_for_the_command_ends_the_run_and_one_for_a_rank_does_not(new_c
     on_ray = ["--on", "ray", "distributed.workers=[2, 2]", "distributed.gpus_per_worker=1", "run.name=stopped"]
     process = start("train", *settings, *on_ray, cwd=tmp_path)
     wait_for_step(folder, 5, process, 200)
-    given = [rank.info["environ"] for _, rank in sorted(ranks_of("stopped").items())]
+    given = [rank.info["environ"] for _, rank in sorted(ranks_of(hold.settings).items())]
     assert [(each["LOCAL_RANK"], each["CUDA_VISIBLE_DEVICES"]) for each in given] == [("0", "0,1"), ("1", "0,1")]
     hold.behind(10)
-    ranks_of("stopped")[1].terminate()
+    ranks_of(hold.settings)[1].terminate()
     wait_for_checkpoint(folder, 5, process)
     wait_for_step(folder, 10, process, 200)
     process.send_signal(number)
@@ -154,7 +157,7 @@ def test_a_signal_for_the_command_ends_the_run_and_one_for_a_rank_does_not(new_c
     assert "Traceback" not in errors
     assert "(RayTrainWorker" not in errors
     assert "a rank was killed by SIGTERM: Ray starts all ranks again" in output
-    assert not ranks_of("stopped")
+    assert not ranks_of(hold.settings)
 
 
 @pytest.mark.slow
