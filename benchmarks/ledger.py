@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.smoke import add_smoke, end_smoke
-from holdfast.adapters.ledger.migrations import LEDGER
 from holdfast.adapters.ledger.spilling import SpillingLedger
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
 from holdfast.domain.data.document_spans import Spans, UnitName
 from holdfast.ports.ledger import StepRecords

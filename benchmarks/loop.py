@@ -23,11 +23,12 @@ from holdfast.adapters.event_bus.blinker import BlinkerEventBus
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.shared.device.device_selection import choose_precision
 from holdfast.bootstrap.run import build
-from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.stages.alone import choose_alone, prepare_alone
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.events import StepCompleted
@@ -124,10 +125,8 @@ class Duel:
         assert isinstance(self.settings.tokenizer, TrainTokenizerSettings)
         vocabulary = self.settings.tokenizer.vocabulary_size
         self.loop = BareLoop(self.settings, vocabulary_size=vocabulary, precision=precision)
-        container = assemble(self.settings, folder, {}, report=print, keep_choice=lambda _name, value, _reason: value)
-        feed = container.feed()
-        self.batches = list(islice(iter(feed.next, None), self.steps))
-        feed.close()
+        stream = prepare_alone(choose_alone(self.settings, report=print)).stream
+        self.batches = list(islice(stream.batches(Cursor()), self.steps))
 
     def fight(self) -> None:
         """Run all steps; drop the warm-up."""

@@ -16,16 +16,22 @@ PATHS = {
     "gpu": ("benchmarks/gpu", "benchmarks/train", *_LOOP, "adapters/shared/device"),
     "beside": ("benchmarks/beside.py", *_LOOP, "application/resources", "domain/resources", "bootstrap/process"),
     "ledger": ("benchmarks/ledger.py", "adapters/ledger", "adapters/shared/sql"),
-    "loop": ("benchmarks/loop.py", *_LOOP, "application/handlers", "application/monitoring", "configs/quickstart.py"),
+    "loop": (
+        "benchmarks/loop.py",
+        *_LOOP,
+        "application/handlers",
+        "application/monitoring",
+        "configs/ready_configurations.py",
+    ),
     "ledger_cost": ("benchmarks/ledger_cost.py", "adapters/ledger", "application/handlers/record_ledger.py"),
     "data": ("benchmarks/data", *_DATA),
     "quality_rules": ("benchmarks/quality_rules.py", "benchmarks/quality_oracle.py", "adapters/transform"),
     "prepare": ("benchmarks/prepare.py", *_DATA, "bootstrap/operations"),
     "chat_packing": ("benchmarks/chat_packing.py", *_LOOP, "domain/data"),
-    "plan": ("benchmarks/plan.py", *_LOOP, "bootstrap/operations", "bootstrap/wiring/settings_estimate.py"),
+    "plan": ("benchmarks/plan.py", *_LOOP, "bootstrap/operations", "bootstrap/stages/choose/memory_check.py"),
     "quickstart": ("benchmarks/quickstart.py", *_LOOP, *_DATA, "configs"),
     "trackers": ("benchmarks/trackers.py", "application/monitoring", "adapters/monitor"),
-    "suites": ("benchmarks/suites.py", "bootstrap/wiring/suite_process.py", "application/training"),
+    "suites": ("benchmarks/suites.py", "bootstrap/stages/attach/suite_process.py", "application/training"),
 }
 """By section the code whose changes may change its figures."""
 

@@ -15,7 +15,7 @@ from benchmarks.report import Figure, interval_of_median, main
 from benchmarks.smoke import SMALL_RUN, need
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.suite_process import EvaluateProcess
+from holdfast.bootstrap.stages.attach.suite_process import EvaluateProcess
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import StepCompleted
 

@@ -16,7 +16,7 @@ from benchmarks.phases import PhasedRun, cost, num_phases
 from benchmarks.report import Figure, main
 from benchmarks.smoke import SMALL_RUN, has_peer
 from benchmarks.turns import Answers, Contender, end_with_parent
-from holdfast.application.monitoring.monitor_thread import MonitorThread
+from holdfast.application.handlers.monitor_thread import MonitorThread
 
 if TYPE_CHECKING:
     import argparse

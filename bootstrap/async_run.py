@@ -22,7 +22,7 @@ from holdfast.ports.monitor import Monitor
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from holdfast.bootstrap.wiring.part_overrides import RunOptions
+    from holdfast.bootstrap.adapter_choice.part_overrides import RunOptions
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.training.progress import Progress
 

@@ -5,66 +5,63 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, final
+from typing import TYPE_CHECKING, TypeVar, Unpack, final
 
 from holdfast.application.inbox import Inbox
 from holdfast.application.preparation import Preparation, is_stop
-from holdfast.application.training.reply import sample_text
+from holdfast.application.training.generate import sample_text
+from holdfast.bootstrap.adapter_choice.part_overrides import MONITORS, brings_model, checked_overrides, replaced_names
+from holdfast.bootstrap.adapter_choice.ports import Ports
+from holdfast.bootstrap.adapter_choice.state_stores import archive_in_use, begin_afresh, claim_archive
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder
-from holdfast.bootstrap.run_stages import (
-    build_model_parts,
-    data_subscriptions,
-    fill_reference,
-    fit_model,
-    identify_data,
-    identify_tokenizer,
-    prepare_tokens,
+from holdfast.bootstrap.stages.attach.banner import banner, best_of
+from holdfast.bootstrap.stages.attach.monitors import begin_monitors, open_monitors, record_metrics
+from holdfast.bootstrap.stages.attach.run_records import account_time, describe_start, open_run_records
+from holdfast.bootstrap.stages.attach.stage import data_subscriptions
+from holdfast.bootstrap.stages.attach.subscriptions import (
+    HostEvents,
+    OpenHandlers,
+    build_post_mortem,
+    subscribe_all,
+    trial_subscriptions,
 )
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.banner import banner
-from holdfast.bootstrap.wiring.best_checkpoint import best_of
-from holdfast.bootstrap.wiring.compatibility import with_former_settings
-from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
-from holdfast.bootstrap.wiring.data_identity import begun_with_data
-from holdfast.bootstrap.wiring.deduplication import check_dedup
-from holdfast.bootstrap.wiring.device_settings import torch_state
-from holdfast.bootstrap.wiring.document_encoder import template_in_use
-from holdfast.bootstrap.wiring.goodput_accounting import account_time
-from holdfast.bootstrap.wiring.host_events import HostEvents
-from holdfast.bootstrap.wiring.hub_choice import one_hub, refuse_offline
-from holdfast.bootstrap.wiring.machine import describe_start
-from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
-from holdfast.bootstrap.wiring.memory_limit import memory_limit
-from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitors, record_metrics
-from holdfast.bootstrap.wiring.part_overrides import MONITORS, brings_model, checked_overrides, replaced_names
-from holdfast.bootstrap.wiring.record_files import open_rejections
-from holdfast.bootstrap.wiring.run_records import open_run_records
-from holdfast.bootstrap.wiring.screen import Screen, log, open_screen
-from holdfast.bootstrap.wiring.state_stores import archive_in_use, begin_afresh, claim_archive
-from holdfast.bootstrap.wiring.step_sizes import with_sizes
-from holdfast.bootstrap.wiring.subscriptions import OpenHandlers, build_post_mortem, subscribe_all, trial_subscriptions
-from holdfast.bootstrap.wiring.watch_run import build_watchdog
+from holdfast.bootstrap.stages.attach.watchdog import build_watchdog
+from holdfast.bootstrap.stages.choose.former_settings import with_former_settings
+from holdfast.bootstrap.stages.choose.hardware import memory_limit, threads_of_processor, torch_state
+from holdfast.bootstrap.stages.choose.memory_check import refuse_from_settings
+from holdfast.bootstrap.stages.fit.stage import budget_of, plan_of
+from holdfast.bootstrap.stages.identify.data_identity import begun_with_data
+from holdfast.bootstrap.stages.identify.document_encoder import template_in_use
+from holdfast.bootstrap.stages.open_run.hub_choice import one_hub, refuse_offline
+from holdfast.bootstrap.stages.open_run.record_files import open_rejections
+from holdfast.bootstrap.stages.open_run.screen import Screen, log, open_screen
+from holdfast.bootstrap.stages.open_run.stage import open_run
+from holdfast.bootstrap.stages.request import Request
+from holdfast.bootstrap.stages.train import TrainStages
 from holdfast.configs.rendering import dump_settings
 from holdfast.domain.commands import Command, StopRun
 from holdfast.domain.errors import ConfigurationError, LeaveAtOnce
 from holdfast.domain.events import Event, RunFailed, RunFinished, StopRequested
 from holdfast.domain.fault_tolerance.goodput import TimeAccount
-from holdfast.domain.phase import PreparationPhase as Phase
 from holdfast.domain.training.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
+    from holdfast.application.handlers.monitor_thread import MonitorThread
+    from holdfast.application.handlers.record_metrics import RecordMetrics, TrackGoodput
+    from holdfast.application.handlers.watchdog import Watchdog
     from holdfast.application.handlers.write_post_mortem import WritePostMortem
-    from holdfast.application.monitoring.monitor_thread import MonitorThread
     from holdfast.application.training.loop import TrainRun
-    from holdfast.bootstrap.wiring.container import Container
-    from holdfast.bootstrap.wiring.part_overrides import Overrides
-    from holdfast.bootstrap.wiring.run_parts import OpeningParts, RunData, RunParts
-    from holdfast.bootstrap.wiring.subscriptions import Subscription
+    from holdfast.bootstrap.adapter_choice.part_overrides import Overrides
+    from holdfast.bootstrap.stages.attach.run_parts import RunParts
+    from holdfast.bootstrap.stages.build.built import Built
+    from holdfast.bootstrap.stages.open_run.opened import Opened
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.fault_tolerance.goodput import Goodput
     from holdfast.domain.phase import Amount
@@ -139,7 +136,7 @@ class Run:
         self._own_report, self._is_quiet = report, is_quiet
         self._host = HostEvents()
         self._has_begun = False
-        self._opened: OpeningParts | None = None
+        self._opened: Opened | None = None
         self.parts: RunParts | None = None
         self._inbox = Inbox()
         self._preparation = Preparation(self._inbox, self._host.publish)
@@ -229,7 +226,7 @@ class Run:
         if self.parts is None:
             msg = "there is no model to sample from: the run has not begun to train"
             raise ConfigurationError(msg)
-        trainable, tokenizer = self.parts.model.trainable, self.parts.data.tokenizer
+        trainable, tokenizer = self.parts.model.trainable, self.parts.rows.data.tokenizer
         template = template_in_use(self.settings.data, tokenizer)
         return sample_text(trainable, tokenizer, template, prompt, sampling, note=note)
 
@@ -266,130 +263,99 @@ class Run:
         return () if self._opened is None else self._opened.state_store.list()
 
     def _assemble(self, stack: ExitStack) -> TrainRun:
-        replaced = {name: part for name, part in self._overrides.items() if name not in MONITORS}
-        opened, folder = self._open_folder(replaced, stack)
-        self._opened, group = opened, opened.process_group
+        """Go through the stages of the run; return its loop."""
+        stages, request = self._open(stack)
+        folder, group = stages.folder, stages.opened.process_group
         begun = begun_with_data(folder)
-        stack.enter_context(one_hub(self.settings, group, replaced_names(replaced)))
+        stack.enter_context(one_hub(self.settings, group, replaced_names(self._replaced)))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*folder.told_changes(dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
-        own = {**begun, "record": [folder.part], "rules": folder.rules(), "rejections": rejections}
-        own["event_bus"] = self._host.bus
-        container, data = self._identify(replaced, opened, folder, own)
+        request = replace(request, settings=self.settings, keep_choice=folder.decide, begun=begun)
+        chosen, data, ledger = stages.identify(request, rejections)
+        self.settings = chosen.settings
+        device = chosen.hardware.get("optimizer.device")
         stack.enter_context(torch_state(self.settings))
-        stack.enter_context(threads_of_processor(container.hardware().get("optimizer.device"), opened.state_store))
+        stack.enter_context(threads_of_processor(device, stages.opened.state_store))
         folder.enter("preparing the tokens")
-        length = prepare_tokens(container, folder, self.settings, data, self._preparation, self._screen)
+        prepared = stages.prepare(chosen, data, budget_of(self.settings))
         folder.enter("building the model")
-        self.parts = self._build_parts(container, folder, monitors, length, stack)
-        train_run: TrainRun = container.train_run()
+        built, evaluation = stages.build(chosen, prepared, stack)
+        account, watchdog, metrics = self._open_watchers(stages, built, monitors, stack)
+        fitted = stages.fit(prepared, built, self._began - self.seconds_before)
+        ready = stages.attach(chosen, prepared, built, evaluation, fitted)
+        self.parts = parts = ready.parts
+        self._failures = build_post_mortem(self.settings, self.directory, group)
+        start = describe_start(built, data.found.excluded.digest)
+        records = open_run_records(parts, stack, start, report=self._report)
+        watching = watchdog if self.settings.recovery.watchdog.enabled else None
+        opened = (self._failures, account, watching, metrics, fitted.adapt, built.compilations, records)
+        handlers = OpenHandlers(*opened, self._report)
+        own = [*data_subscriptions(parts, prepared.drift, ledger, folder.run_id, stack), *prepared.length]
+        own += [*self._host.subscriptions, *(trial_subscriptions(parts) if self.awaits_verdicts else [])]
+        self._preparation.end()
+        self._host.hand_over()
+        subscribe_all(parts, handlers, own, stack)
         folder.write()
         if group.rank == 0:
-            self._screen.say(*banner(self.parts, folder.decisions, container.mixture()))
+            self._screen.limit(fitted.plan.budget)
+            self._screen.say(*banner(parts, folder.decisions, data.found.mixture))
         self._screen.show("looking for a checkpoint")
-        return train_run
+        return ready.train_run
 
-    def _container_of(self, parts: Mapping[str, Any], keep_choice: Callable[[str, str, str], str]) -> Container:
-        return assemble(
-            self.settings,
-            self.directory,
-            parts,
-            report=self._report,
-            keep_choice=keep_choice,
-            show=self._show,
-        )
+    def _open_watchers(
+        self, stages: TrainStages, built: Built, monitors: Sequence[MonitorThread], stack: ExitStack
+    ) -> tuple[TrackGoodput, Watchdog, RecordMetrics]:
+        """Begin the account of the run's time, its watchdog and its metrics, which end with ``stack``."""
+        settings, folder, group = self.settings, stages.folder, stages.opened.process_group
+        account = account_time(self.directory, self._time, stack, began=self._began, compilations=built.compilations)
+        leave = leave_for_restart if self.may_exit else None
+        watchdog = build_watchdog(settings, self.directory, group, self._inbox, report=self._report, leave=leave)
+        stack.callback(watchdog.close)
+        also = [account.figures, watchdog.figures, memory_limit(built.hardware.get("optimizer.device"))]
+        begin_monitors(monitors, settings, folder.run_id, folder.record or {}, group.size)
+        metrics = record_metrics(monitors, settings, built.trainable, built.compilations, also, self._report)
+        stack.enter_context(closing(metrics))
+        return account, watchdog, metrics
 
-    def _open_folder(self, replaced: Mapping[str, Any], stack: ExitStack) -> tuple[OpeningParts, SharedRunFolder]:
-        container = self._container_of({**replaced, "inbox": self._inbox}, lambda _name, value, _reason: value)
-        group = container.process_group()
+    @property
+    def _replaced(self) -> Mapping[str, object]:
+        """Return the parts of the host, replaced or wrapped, without its monitors."""
+        return {name: part for name, part in self._overrides.items() if name not in MONITORS}
+
+    def _open(self, stack: ExitStack) -> tuple[TrainStages, Request]:
+        """Open processes, folder and checkpoints of the run; return the stages that follow, and what it asks for."""
+        ports = Ports(self.settings, self._replaced)
+        group = ports.process_group(self.settings.distributed)
         stack.callback(group.close)
         self._preparation.begin(group)
-        self._host.begin(container.event_bus(), stack)
+        bus = ports.event_bus(self.settings.event_bus.kind)
+        self._host.begin(bus, stack)
         if group.rank == 0:
             self.begin_with()
         self._folder = folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
+        request = Request(self.settings, self.directory, ports, self._report, self._show)
         if group.rank == 0:
-            budget, is_quiet = container.budget(), self._is_quiet
-            self._screen = open_screen(self._overrides, self.settings, budget, self._own_report, is_quiet=is_quiet)
+            self._screen = open_screen(self._overrides, self.settings, self._own_report, is_quiet=self._is_quiet)
             stack.callback(self._screen.close)
             self._screen.say(*folder.opening_remarks)
-            stack.enter_context(archive_in_use(container.inner_store(), self.directory, self._inbox, self._report))
+        opened = open_run(request, group, self._inbox)
+        self._opened = opened
+        if group.rank == 0:
+            stack.enter_context(archive_in_use(opened.inner_store, self.directory, self._inbox, self._report))
         self.settings = with_former_settings(self.settings, folder.began_with())
         folder.begin(dump_settings(self.settings), self.origins)
         self.has_folder = True
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
+        plan_of(self.settings, budget_of(self.settings))  # a schedule that fits no length is refused now
         shortage = refuse_from_settings(self.settings, group.size, is_from_outside=brings_model(self._overrides))
         folder.note_shortage(shortage, self._screen.say)
-        opened: OpeningParts = container.opening_parts()
         if group.rank == 0:
             claim_archive(opened.inner_store, folder.run_id)
-        return opened, folder
-
-    def _identify(
-        self, replaced: Mapping[str, Any], opened: OpeningParts, folder: SharedRunFolder, own: Mapping[str, Any]
-    ) -> tuple[Container, RunData]:
-        """Return the container of the run, whose settings are complete now, and its data; find the tokenizer too."""
-        preparation, group = self._preparation, opened.process_group
-        with preparation.phase(Phase.DATA):
-            self._show("looking at the data")
-            sizes = partial(with_sizes, self.settings, replaced, folder.decide, folder.decided, group.size)
-            self.settings = preparation.awaited(sizes)
-            container = self._container_of({**replaced, **opened.by_name(), **own}, folder.decide)
-            container.hardware()  # decided together, so not within the turn of one rank
-            mode, _ = preparation.awaited(container.mode), container.drift()
-            check_dedup(self.settings.data, mode)
-            if group.rank == 0:
-                container.ledger()  # a database that refuses is reported before any work is done
-            found = (container, folder, self.settings, self._overrides)
-            accepts, report = self._accepts_changed_data, self._report
-            data = preparation.awaited(partial(identify_data, *found, accepts_changes=accepts, report=report))
-        with preparation.phase(Phase.TOKENIZER):
-            self._show("preparing the tokenizer")
-            identify_tokenizer(*found, preparation, report)
-        return container, data
-
-    def _build_parts(
-        self,
-        container: Container,
-        folder: SharedRunFolder,
-        monitors: Sequence[MonitorThread],
-        length: Sequence[Subscription],
-        stack: ExitStack,
-    ) -> RunParts:
-        """Build the model, choose its micro-batch, and subscribe the handlers to the finished parts."""
-        settings, group, report = self.settings, container.process_group(), self._report
-        model, column, compilations = build_model_parts(container, folder, settings, self._preparation, stack)
-        fill_reference(container, model, column, self._preparation)
-        account = account_time(self.directory, self._time, stack, began=self._began, compilations=compilations)
-        leave = leave_for_restart if self.may_exit else None
-        watchdog = build_watchdog(settings, self.directory, group, self._inbox, report=report, leave=leave)
-        stack.callback(watchdog.close)
-        also = [account.figures, watchdog.figures, memory_limit(container.hardware().get("optimizer.device"))]
-        begin_monitors(monitors, settings, folder.run_id, folder.record or {}, group.size)
-        metrics = record_metrics(monitors, settings, model.trainable, compilations, also, report)
-        stack.enter_context(closing(metrics))
-        fitted = (container, model, folder, self._inbox, self._began - self.seconds_before, self._preparation)
-        adapt = fit_model(*fitted, is_compiled=compilations is not None)
-        parts: RunParts = container.run_parts()
-        self._failures = build_post_mortem(settings, self.directory, group)
-        handlers = OpenHandlers(
-            post_mortem=self._failures,
-            account=account,
-            watchdog=watchdog if settings.recovery.watchdog.enabled else None,
-            metrics=metrics,
-            micro_batch=adapt,
-            compilations=compilations,
-            records=open_run_records(parts, stack, describe_start(model, container.excluded().digest), report=report),
-            report=report,
-        )
-        own = [*data_subscriptions(container, parts, folder, stack), *length, *self._host.subscriptions]
-        own += trial_subscriptions(parts) if self.awaits_verdicts else []
-        self._preparation.end()
-        self._host.hand_over()
-        subscribe_all(parts, handlers, own, stack)
-        return parts
+        accepts = self._accepts_changed_data
+        found = (opened, folder, self._overrides, bus, self._preparation, self._screen, accepts)
+        return TrainStages(*found), request
 
     def _show(self, activity: str, part: float | Amount | None = None, /) -> None:
         self._screen.show(activity, part)

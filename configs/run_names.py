@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from holdfast.configs.plain import leaves, to_plain
-from holdfast.configs.quickstart import FORMER_HOLDOUT, with_holdout
+from holdfast.configs.ready_configurations import FORMER_HOLDOUT, with_holdout
 from holdfast.configs.secret_masking import mask, mask_url
 from holdfast.configs.sections.tokenizer import FORMER_VALUES
 from holdfast.configs.settings import TrainSettings, usual_settings

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from holdfast.configs.quickstart import quickstart_defaults
+from holdfast.configs.ready_configurations import quickstart_defaults
 from holdfast.configs.sections.base import problem_of_metric
 from holdfast.configs.sections.data import DataSettings, MixtureDataSettings, PythonLibraryDataSettings
 from holdfast.configs.sections.distributed import (
@@ -18,8 +18,7 @@ from holdfast.configs.sections.distributed import (
     MeshSettings,
     mesh_settings,
 )
-from holdfast.configs.sections.evaluation import EvaluationSettings
-from holdfast.configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
+from holdfast.configs.sections.evaluation import EvaluationSettings, SampleSettings, default_prompt
 from holdfast.configs.sections.ledger import LedgerSettings, NoLedgerSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings, ModelSettings
 from holdfast.configs.sections.monitors import (
@@ -27,14 +26,12 @@ from holdfast.configs.sections.monitors import (
     HandlerSettings,
     JsonlMonitorSettings,
     MonitorSettings,
+    ProfileSettings,
     WrapperSettings,
 )
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DpoSettings, OptimizerSettings
-from holdfast.configs.sections.profile import ProfileSettings
-from holdfast.configs.sections.recovery import RecoverySettings
-from holdfast.configs.sections.resources import ResourceSettings
-from holdfast.configs.sections.run import RunSettings, with_default_budget
-from holdfast.configs.sections.sample import SampleSettings, default_prompt
+from holdfast.configs.sections.recovery import RecoverySettings, ResourceSettings
+from holdfast.configs.sections.run import BlinkerEventBusSettings, EventBusSettings, RunSettings, with_default_budget
 from holdfast.configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
 from holdfast.configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
 from holdfast.configs.sections.tune import TuneSettings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,16 +15,13 @@ from pydantic import ValidationError
 
 from holdfast.configs.aliases import renamed, with_current_names
 from holdfast.configs.error_messages import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
-from holdfast.configs.inference import infer_kinds
-from holdfast.configs.model_sizes import settings_of_size
 from holdfast.configs.plain import leaves, to_plain
-from holdfast.configs.quickstart import FORMER_HOLDOUT
-from holdfast.configs.ready_configurations import find_file, meant_file, shown_name
+from holdfast.configs.ready_configurations import FORMER_HOLDOUT, find_file, meant_file, shown_name
 from holdfast.configs.run_names import names_itself, run_name
 from holdfast.configs.secret_masking import MASK
 from holdfast.configs.sections.tokenizer import FORMER_VALUES
 from holdfast.configs.settings import TrainSettings
-from holdfast.configs.settings_catalog import settings_by_name, takes_null, takes_only_text
+from holdfast.configs.settings_catalog import built_in_kinds, fields_of, settings_by_name, takes_null, takes_only_text
 from holdfast.configs.settings_tree import (
     Leaf,
     Tree,
@@ -36,6 +35,14 @@ from holdfast.configs.settings_tree import (
 )
 from holdfast.configs.strict_yaml import MAX_DEPTH, StrictYamlError, read_scalar, read_yaml
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.size_rules import (
+    TOKENS_PER_PARAMETER,
+    LlamaShape,
+    best_batch_tokens,
+    best_learning_rate,
+    rows_of_batch,
+    training_flops,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -260,3 +267,170 @@ def _is_setting(rest: str) -> bool:
     return rest in slips or bool(
         get_close_matches(rest, [*TrainSettings.model_fields, *_OTHER_SECTIONS], n=1, cutoff=0.8)
     )
+
+
+_BY_LOOK = ""
+# the fields that imply a kind; the first one that is set counts
+_TELLING: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
+    {
+        "data": (
+            *(("sources", "mixture"), ("stages", "mixture"), ("dtype", "tokens"), ("column", "tokens")),
+            *(("split", "huggingface"), ("revision", "huggingface"), ("name", "huggingface")),
+            *(("format", "files"), ("compression", "files"), ("path", _BY_LOOK)),
+        ),
+        "tokenizer": (("path", "huggingface"),),
+        "ledger": (("dsn", "postgres"),),
+        "optimizer": (("stage", "deepspeed"), ("offload_parameters", "deepspeed"), ("config", "deepspeed")),
+    }
+)
+_TOKENS = (".npy", ".bin")
+_SAVED_DATASET = ("dataset_info.json", "dataset_dict.json", "state.json")
+_NAME_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def infer_kinds(tree: Tree, lower: Tree | None = None) -> Tree:
+    """Return ``tree`` with a kind for each section without one, if a field of the section belongs to one kind only.
+
+    If there is a ``lower`` layer, this happens only if the kind chosen in it does not have that field.
+    """
+    inferred = dict(tree)
+    for section, telling in _TELLING.items():
+        node, below = tree.get(section), {} if lower is None else lower.get(section)
+        if isinstance(node, dict) and (lower is None or (isinstance(below, dict) and _cannot_be(section, below, node))):
+            inferred[section] = _with_kind(section, node, telling)
+    data = inferred.get("data")
+    if lower is None and isinstance(data, dict) and isinstance(sources := data.get("sources"), dict):
+        parts = {name: _part(name, part) for name, part in sources.items()}
+        inferred["data"] = {**data, "sources": parts}
+    return inferred
+
+
+def _cannot_be(section: str, lower: Tree, higher: Tree) -> bool:
+    kind = lower.get("kind")
+    if not isinstance(kind, Leaf) or kind.value not in built_in_kinds(section):
+        return False
+    telling = {field for field, _ in _TELLING[section] if field in higher}
+    return bool(telling) and not telling & fields_of(section, kind.value)
+
+
+def _part(name: str, part: Tree | Leaf) -> Tree | Leaf:
+    return _with_kind(f"data.sources.{name}", part, _TELLING["data"][2:]) if isinstance(part, dict) else part
+
+
+def _with_kind(place: str, section: Tree, telling: tuple[tuple[str, str], ...]) -> Tree:
+    field, kind = next(((field, kind) for field, kind in telling if _is_set(section.get(field))), (None, None))
+    if "kind" in section or field is None:
+        return section
+    node = section[field]
+    origin = node.origin if isinstance(node, Leaf) else [*leaves_of(node)][-1][1].origin
+    if kind == _BY_LOOK:
+        kind = _look(node.value) if isinstance(node, Leaf) else None
+    if kind is None:
+        return section
+    return {"kind": Leaf(kind, f"inferred from {place}.{field} ({origin})", is_inferred=True), **section}
+
+
+def _is_set(node: Tree | Leaf | None) -> bool:
+    return node.value is not None if isinstance(node, Leaf) else bool(node)
+
+
+def _look(value: Any) -> str | None:
+    """Return the kind of data at a path; None if the name may be a dataset on the hub or a missing folder."""
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
+        return "files"
+    if all(path.endswith(_TOKENS) for path in paths):
+        return "tokens"
+    if len(paths) != 1 or "\0" in paths[0]:
+        return "files"
+    place = Path(os.path.expanduser(paths[0]))  # noqa: PTH111  that of Path raises for an unknown user
+    if any((place / name).is_file() for name in _SAVED_DATASET):
+        return "huggingface"
+    is_named = _NAME_ON_THE_HUB.fullmatch(paths[0]) and not place.suffix
+    return None if is_named and not place.exists() else "files"
+
+
+_WARMUP_SHARE = 100  # of the steps of the training: one for the warm-up
+SIZES: Mapping[str, tuple[LlamaShape, int]] = MappingProxyType(
+    {
+        "10M": (LlamaShape(256, 704, 10, 4, 4, 8192, tie_word_embeddings=True), 512),
+        "124M": (LlamaShape(768, 2048, 12, 12, 12, 50304, tie_word_embeddings=True), 1024),
+        "350M": (LlamaShape(1024, 2736, 24, 16, 16, 50304, tie_word_embeddings=True), 1024),
+        "1B": (LlamaShape(2048, 8192, 16, 32, 8, 65536, tie_word_embeddings=True), 2048),
+        "3B": (LlamaShape(3072, 8192, 28, 24, 8, 65536, tie_word_embeddings=True), 2048),
+        "8B": (LlamaShape(4096, 14336, 32, 32, 8, 128256, tie_word_embeddings=False), 4096),
+    }
+)
+"""The shape and the length of a row of each size.
+
+124M and 350M have the width, depth and heads of GPT-2 small and medium, 1B and 3B those of Llama 3.2, and 8B those of
+Llama 3 (arXiv 2407.21783). 10M has the width of the smallest models of TinyStories (arXiv 2305.07759).
+"""
+
+
+def settings_of_size(tree: Tree) -> Tree:
+    """Return the settings that the ``model.size`` of ``tree`` stands for, a layer below all others; empty without one.
+
+    Settings of ``tree`` that take the place of one of them leave it out: a budget of the user, or epochs of the data,
+    replace the budget of the size. Raises ``ConfigurationError`` if the model has another shape already. An unknown
+    size is left to validation.
+    """
+    leaf = _leaf(tree, "model", "size")
+    if leaf is None or leaf.value not in SIZES:
+        return {}
+    _check_is_free(tree, leaf)
+    shape, length = SIZES[leaf.value]
+    chosen = _leaf(tree, "data", "sequence_length")
+    length = chosen.value if chosen is not None and type(chosen.value) is int and chosen.value > 0 else length
+    return plant(_settings(tree, shape, length), f"model.size={leaf.value} ({leaf.origin})")
+
+
+def _settings(tree: Tree, shape: LlamaShape, length: int) -> dict[str, Any]:
+    tokens = TOKENS_PER_PARAMETER * shape.parameters
+    flops = training_flops(shape, tokens, length)
+    settings: dict[str, Any] = {
+        "model": {
+            "config": {
+                "hidden_size": shape.hidden_size,
+                "intermediate_size": shape.intermediate_size,
+                "num_hidden_layers": shape.num_hidden_layers,
+                "num_attention_heads": shape.num_attention_heads,
+                "num_key_value_heads": shape.num_key_value_heads,
+                "tie_word_embeddings": shape.tie_word_embeddings,
+                "max_position_embeddings": max(2048, length),
+            }
+        },
+        "data": {"sequence_length": length},
+        "optimizer": {"learning_rate": best_learning_rate(flops)},
+    }
+    rows, others = rows_of_batch(best_batch_tokens(flops), length), _section(tree, "optimizer").keys()
+    if not {"batch_size", "batch_tokens"} & others:
+        settings["optimizer"]["batch_size"] = rows
+        if "schedule" not in others:
+            settings["optimizer"]["schedule"] = {"warmup_steps": tokens // (rows * length) // _WARMUP_SHARE}
+    epochs = _leaf(tree, "data", "epochs")
+    if "budget" not in _section(tree, "run") and (epochs is None or epochs.value is None):
+        settings["run"] = {"budget": {"steps": None, "tokens": int(float(f"{tokens:.2g}"))}}
+    if not {"kind", "path"} & _section(tree, "tokenizer").keys():
+        settings["tokenizer"] = {"vocabulary_size": shape.vocabulary}
+    return settings
+
+
+def _check_is_free(tree: Tree, size: Leaf) -> None:
+    for path, leaf in leaves_of({"model": _section(tree, "model")}):
+        is_other = path == ("model", "path") or (path == ("model", "config", "model_type") and leaf.value != "llama")
+        if is_other and leaf.value is not None:
+            refuse(
+                f"model.size ({size.origin}) is that of a new Llama, but {'.'.join(path)} ({leaf.origin}) chooses "
+                "another model: keep one of them"
+            )
+
+
+def _section(tree: Tree, name: str) -> Tree:
+    node = tree.get(name)
+    return node if isinstance(node, dict) else {}
+
+
+def _leaf(tree: Tree, section: str, key: str) -> Leaf | None:
+    node = _section(tree, section).get(key)
+    return node if isinstance(node, Leaf) else None

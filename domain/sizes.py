@@ -45,3 +45,8 @@ def shown_size(num_bytes: float | None) -> str:
             return f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} TB"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return ``number`` with its ``noun`` or the ``plural``, which by default ends with an s: 1 step, 2 steps."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

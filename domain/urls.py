@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,3 +63,15 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def expanded(path: Path | str) -> Path:
+    """Return ``path`` with the home folder in place of a leading ``~`` or ``~user``.
+
+    Raises ``ConfigurationError`` if this machine knows no such folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        msg = f"{path} begins with a home folder that this machine does not know: name the whole path"
+        raise ConfigurationError(msg) from error

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
+    from holdfast.bootstrap.adapter_choice.part_overrides import Overrides, RunOptions
     from holdfast.bootstrap.async_run import AsyncRun, EventStream, build_async
     from holdfast.bootstrap.run import Run, build
-    from holdfast.bootstrap.wiring.part_overrides import Overrides, RunOptions
     from holdfast.configs.settings import TrainSettings
     from holdfast.configs.settings_layers import load_settings
 
@@ -39,8 +39,8 @@ _HOMES = {
     "build_async": "holdfast.bootstrap.async_run",
     "Run": "holdfast.bootstrap.run",
     "build": "holdfast.bootstrap.run",
-    "Overrides": "holdfast.bootstrap.wiring.part_overrides",
-    "RunOptions": "holdfast.bootstrap.wiring.part_overrides",
+    "Overrides": "holdfast.bootstrap.adapter_choice.part_overrides",
+    "RunOptions": "holdfast.bootstrap.adapter_choice.part_overrides",
     "TrainSettings": "holdfast.configs.settings",
     "load_settings": "holdfast.configs.settings_layers",
 }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from holdfast.domain.events import Event
 
-    from holdfast.domain.events import Event
-
-E = TypeVar("E", bound="Event")
+E = TypeVar("E", bound=Event)
+Subscription = tuple[type[Event], Callable[[Any], object]]
+"""A class of events, and a handler that gets those of it and of its subclasses."""
 
 
 class EventBus(ABC):

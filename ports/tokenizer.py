@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from holdfast.domain.training.conversation import ChatMessage, Conversation
+    from holdfast.domain.training.conversation_record import ChatMessage, Conversation
     from holdfast.domain.training.reply_spans import TrainOn
 
 

@@ -37,7 +37,7 @@ _SECTIONS = {
 }
 _API = {
     "bootstrap/run.py": ("build", "Run"),
-    "bootstrap/wiring/part_overrides.py": ("Overrides", "RunOptions"),
+    "bootstrap/adapter_choice/part_overrides.py": ("Overrides", "RunOptions"),
     "configs/settings_layers.py": ("load_settings", "Resolved"),
     "bootstrap/async_run.py": ("build_async", "AsyncRun", "EventStream"),
 }

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, final
 from fsspec.implementations.memory import MemoryFileSystem
 from typing_extensions import override
 
-from holdfast.adapters.data_source.content_hashes import ContentHashes, HashingTap
 from holdfast.adapters.data_source.ranges import BEYOND_BYTES, STALL_SECONDS, ReadCounter, open_ranges
-from holdfast.adapters.data_source.verified_stream import VerifiedStream, block_bytes
+from holdfast.adapters.data_source.verified_stream import ContentHashes, HashingTap, VerifiedStream, block_bytes
 from holdfast.adapters.shared.files.regular_file import read_at
 from holdfast.domain.errors import DataError
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,12 +15,20 @@ from holdfast.adapters.data_source.formats.delimited import (
     USUAL_DELIMITERS,
     Dialect,
     Model,
+    as_utf8,
+    encoding_of,
+    is_utf8,
     read_delimited,
     read_header,
+    with_line_feeds,
 )
-from holdfast.adapters.data_source.formats.encodings import as_utf8, encoding_of, is_utf8, with_line_feeds
-from holdfast.adapters.data_source.formats.json_array import BEGIN_BYTES, first_records, form_of_json, read_json_array
-from holdfast.adapters.data_source.formats.jsonl import read_jsonl
+from holdfast.adapters.data_source.formats.jsonl import (
+    BEGIN_BYTES,
+    first_records,
+    form_of_json,
+    read_json_array,
+    read_jsonl,
+)
 from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, Reading
 from holdfast.adapters.data_source.formats.txt import read_separated_txt, read_txt, read_whole_txt
 from holdfast.domain.data.data_files import FIRST_RULES
@@ -34,9 +42,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from holdfast.adapters.data_source.file_access import FileAccess
-    from holdfast.adapters.data_source.formats.compression import Compression
-    from holdfast.adapters.data_source.formats.json_array import JsonForm
-    from holdfast.adapters.data_source.formats.suffixes import Format
+    from holdfast.adapters.data_source.formats.compression import Compression, Format
+    from holdfast.adapters.data_source.formats.jsonl import JsonForm
     from holdfast.adapters.data_source.listed_file import ListedFile
 
     ModelOf: TypeAlias = Callable[["SourceFile"], Model | None]
@@ -303,22 +310,20 @@ class FileReader:
 
     def _num_rows(self, file: SourceFile, part: Part) -> int | None:
         """Return the number of rows in ``part`` of a Parquet file by its footer, None if that cannot be read."""
-        from holdfast.adapters.data_source.formats.parquet import num_rows
+        from holdfast.adapters.data_source.formats.columnar import num_rows
 
         with suppress(Exception), self.access.opened(file.stored, is_random=True) as stream:
             return max(int(min(num_rows(stream), part.limit)) - part.start, 0)
         return None
 
     def _schema(self, file: SourceFile) -> Any:
-        from holdfast.adapters.data_source.formats.arrow import arrow_schema
-        from holdfast.adapters.data_source.formats.parquet import parquet_schema
+        from holdfast.adapters.data_source.formats.columnar import arrow_schema, parquet_schema
 
         with self.access.opened(file.stored, is_random=True) as stream:
             return (parquet_schema if file.format == "parquet" else arrow_schema)(stream)
 
     def _split_table(self, file: SourceFile) -> list[tuple[int, int]]:
-        from holdfast.adapters.data_source.formats.arrow import split_arrow
-        from holdfast.adapters.data_source.formats.parquet import split_parquet
+        from holdfast.adapters.data_source.formats.columnar import split_arrow, split_parquet
 
         size, step = file.stored.unit.size, self.limits.unit_bytes
         try:
@@ -338,10 +343,10 @@ def _read_table(
     form: str, stream: io.BufferedReader[Any], part: Part, fields: Fields, record_bytes: int
 ) -> Iterator[Document | Rejected]:
     if form == "parquet":
-        from holdfast.adapters.data_source.formats.parquet import read_parquet
+        from holdfast.adapters.data_source.formats.columnar import read_parquet
 
         return read_parquet(stream, part, fields, record_bytes)
-    from holdfast.adapters.data_source.formats.arrow import read_arrow
+    from holdfast.adapters.data_source.formats.columnar import read_arrow
 
     return read_arrow(stream, part, fields, record_bytes)
 

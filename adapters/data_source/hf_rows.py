@@ -13,18 +13,18 @@ import pyarrow as pa
 from datasets import Dataset, IterableDataset, ReadInstruction, load_dataset_builder, load_from_disk
 from typing_extensions import override
 
-from holdfast.adapters.data_source.content_hashes import blocks_of
 from holdfast.adapters.data_source.file_access import FileAccess
 from holdfast.adapters.data_source.formats.columnar import documents, problem_with, reads_json
 from holdfast.adapters.data_source.formats.records import Fields, fingerprint_of
 from holdfast.adapters.data_source.listing import list_files
+from holdfast.adapters.data_source.verified_stream import blocks_of
 from holdfast.ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.adapters.data_source.content_hashes import ContentHashes
     from holdfast.adapters.data_source.listed_file import ListedFile
+    from holdfast.adapters.data_source.verified_stream import ContentHashes
 
 _BATCH_BYTES = 4 << 20
 _MOST_ROWS = 256

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from holdfast.adapters.data_source.content_hashes import ContentHashes, stamp_of
 from holdfast.adapters.data_source.formats.records import Fields, Limits, fingerprint_of
+from holdfast.adapters.data_source.verified_stream import ContentHashes, stamp_of
 from holdfast.domain.data.data_files import FIRST_RULES, DataFile, DataFiles
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
 from holdfast.domain.urls import describe

@@ -16,7 +16,7 @@ from typing_extensions import override
 from holdfast.adapters.data_source.remote_file import RemoteFile
 from holdfast.adapters.shared.network.retry import http_status, is_transient, retry
 from holdfast.domain.errors import DataError
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:

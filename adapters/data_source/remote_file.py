@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from fsspec.asyn import AsyncFileSystem
 
-from holdfast.adapters.data_source.s3_bodies import read_object
+from holdfast.adapters.data_source.s3_stores import read_object
 from holdfast.adapters.shared.network.retry import fulfil
 from holdfast.domain.urls import without_secrets
 

@@ -19,7 +19,7 @@ from holdfast.ports.tokenizer import Encoded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.domain.training.conversation import Conversation
+    from holdfast.domain.training.conversation_record import Conversation
     from holdfast.domain.training.reply_spans import TrainOn
     from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
     from holdfast.ports.transform import Record

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from typing_extensions import override
 
-from holdfast.domain.data.text_bytes import spread_bytes, utf8_sizes
+from holdfast.domain.data.token_ids import spread_bytes, utf8_sizes
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation_record import completion_from
 from holdfast.ports.document_encoder import CountsText, DocumentEncoder

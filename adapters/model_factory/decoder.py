@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.decoder.decoder_attention import Attention
     from holdfast.adapters.shared.modeling.deferred_weights import Fill, InitialWeight
-    from holdfast.domain.training.checkpoint_budget import CheckpointBudget
+    from holdfast.domain.training.memory_fit import CheckpointBudget
 
 _PROBED = 48  # tokens
 _PROBED_IDS = 512

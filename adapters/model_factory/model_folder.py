@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.network.hub_names import guess
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
+from holdfast.adapters.shared.tensor_state.file_parts import MODEL_FILE
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import shown_size
 

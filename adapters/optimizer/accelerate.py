@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
-from holdfast.adapters.optimizer.ddp import DdpEngine
-from holdfast.adapters.optimizer.engine import TorchEngine, TrainingEngine
-from holdfast.adapters.optimizer.float8 import use_float8
+from holdfast.adapters.optimizer.engine import DdpEngine, TensorEngine, TorchEngine, TrainingEngine
 from holdfast.adapters.optimizer.flops import describe
-from holdfast.adapters.optimizer.fsdp import FsdpEngine, shard
-from holdfast.adapters.optimizer.launched_engine import refuse_launched_engine
-from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
-from holdfast.adapters.optimizer.parallelism import Parallelism
-from holdfast.adapters.optimizer.pipeline_engine import PipelineEngine
-from holdfast.adapters.optimizer.tensor_engine import TensorEngine
+from holdfast.adapters.optimizer.fsdp import FsdpEngine, refuse_launched_engine, shard
+from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec, allocate_state
+from holdfast.adapters.optimizer.pipeline_engine import Parallelism, PipelineEngine
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.adapters.optimizer.weight_average import WeightAverage
 from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
-from holdfast.adapters.shared.modeling.context_parallel import ContextParallelism
 from holdfast.adapters.shared.modeling.deferred_weights import place_weights
-from holdfast.adapters.shared.modeling.pipeline_parallel import PipelineParallelism
-from holdfast.adapters.shared.modeling.tensor_parallel import TensorParallelism
+from holdfast.adapters.shared.modeling.tensor_parallel import ContextParallelism, PipelineParallelism, TensorParallelism
 from holdfast.adapters.shared.network.ranks import world_size
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.optimizer import Optimizer, Trainable
 
 if TYPE_CHECKING:
-    from holdfast.adapters.optimizer.algorithms.optimizer_factory import ShardLayout
+    from holdfast.adapters.optimizer.optimizer_factory import ShardLayout
 
 ON_EACH_RANK = Parallelism()
 
@@ -196,3 +190,48 @@ def _check_not_quantized(model: CausalLanguageModel) -> None:
     if any(hasattr(parameter, "quant_state") for parameter in model.parameters()):
         msg = "the model's 4-bit weights cannot be sharded: set optimizer.sharding=ddp, or model.lora.quantize=none"
         raise ConfigurationError(msg)
+
+
+_ALIGNMENT = 16  # of all sizes in a product, as the hardware requires
+_SMALL_INPUT, _SMALL_OUTPUT = 4096, 1024  # torchao's documentation: no more than this on both sides is slower in 8 bits
+
+
+def use_float8(model: CausalLanguageModel, *, sequence_length: int, emulate: bool = False) -> None:
+    """Make the large linear layers of ``model``, except its head, multiply in 8 bits; parameters and names stay.
+
+    Each tensor is scaled as a whole, by its largest absolute value at that moment. ``emulate`` computes the same on any
+    hardware, in layers of any size. Raises ``ConfigurationError`` if torchao is missing, the model has adapters, or no
+    layer is large enough to gain.
+    """
+    if model.adapters is not None:
+        msg = "optimizer.precision is fp8, but model.lora keeps the large layers frozen: set optimizer.precision=bf16"
+        raise ConfigurationError(msg)
+    try:
+        torchao = import_module("torchao.float8")
+    except ImportError as error:
+        msg = (
+            'optimizer.precision is fp8, which needs another package: pip install "holdfast-lm[fp8]", or set '
+            "optimizer.precision=bf16"
+        )
+        raise ConfigurationError(msg) from error
+    head = model.network.get_output_embeddings()
+    chosen = {
+        name
+        for name, module in model.network.named_modules()
+        if type(module) is nn.Linear and module is not head and _gains(module, emulate=emulate)
+    }
+    if not chosen:
+        msg = (
+            f"optimizer.precision is fp8, but no linear layer of {type(model.network).__name__} is large enough to "
+            "gain by it: set optimizer.precision=bf16"
+        )
+        raise ConfigurationError(msg)
+    pads = sequence_length % _ALIGNMENT != 0  # tokens are a side of the weight's gradient
+    config = torchao.Float8LinearConfig(emulate=emulate, pad_inner_dim=pads)
+    torchao.convert_to_float8_training(model.network, module_filter_fn=lambda _, name: name in chosen, config=config)
+
+
+def _gains(layer: nn.Linear, *, emulate: bool) -> bool:
+    is_aligned = layer.in_features % _ALIGNMENT == layer.out_features % _ALIGNMENT == 0
+    is_small = layer.in_features <= _SMALL_INPUT and layer.out_features <= _SMALL_OUTPUT
+    return is_aligned and (emulate or not is_small)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.build_locks import announce_builds
 from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
+from holdfast.adapters.optimizer.deepspeed_engine import announce_builds
 from holdfast.adapters.optimizer.flops import describe
-from holdfast.adapters.optimizer.launched_engine import refuse_launched_engine
-from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
+from holdfast.adapters.optimizer.fsdp import refuse_launched_engine
+from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.domain.errors import ConfigurationError

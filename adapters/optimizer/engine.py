@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, SupportsFloat, final
+from typing import TYPE_CHECKING, Any, SupportsFloat, final
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.algorithms.parameter_groups import by_mesh
-from holdfast.adapters.optimizer.loss_scale import LossScale
+from holdfast.adapters.optimizer.parameter_groups import by_mesh
 from holdfast.adapters.shared.device.device_selection import computed_dtype
 from holdfast.adapters.shared.device.memory_errors import within_memory
-from holdfast.adapters.shared.network.ranks import is_first_rank
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
+from holdfast.adapters.shared.network.ranks import is_first_rank, world_size
+from holdfast.adapters.shared.tensor_state.file_parts import MODEL_FILE, TextPart, read_whole
 from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, restore_optimizer
 from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
-from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StepTorn
+from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StateError, StepTorn
+from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -282,3 +284,120 @@ def check_finite(norm: Tensor) -> None:
     if not torch.isfinite(norm):
         msg = f"the gradient's norm is {norm.item()}: a lower optimizer.learning_rate may help"
         raise NonFiniteGradients(msg)
+
+
+LOSS_SCALE_FILE = "loss_scale.json"
+
+_FIRST = 2.0**16  # this and the next are those of torch's GradScaler
+_GROWTH_STEPS = 2000
+
+
+@final
+class LossScale:
+    """A power of two, so scaling rounds nothing; halved until gradients are finite, doubled after 2000 steps.
+
+    torch's ``GradScaler`` skips a step when gradients overflow; here it is computed again at half the scale, so that no
+    batch is skipped. ``value`` is the scale of the current step; ``settle`` accepts it once the step is taken.
+    """
+
+    def __init__(self, value: float = _FIRST, *, good_steps: int = 0) -> None:
+        self.value = self._settled = value
+        self._good_steps = good_steps
+
+    def lower(self) -> bool:
+        """Halve the value for another try; return False, with nothing changed, if it is 1 or below."""
+        if self.value <= 1:
+            return False
+        self.value /= 2
+        return True
+
+    def settle(self) -> None:
+        """Accept the value after a step was taken with it."""
+        self._good_steps = 1 if self.value < self._settled else self._good_steps + 1
+        if self._good_steps == _GROWTH_STEPS:
+            self.value, self._good_steps = self.value * 2, 0
+        self._settled = self.value
+
+    def forget(self) -> None:
+        """Return to the value of the last step that was taken."""
+        self.value = self._settled
+
+    def capture(self) -> StatePart:
+        """Return the settled value as a file."""
+        return TextPart(LOSS_SCALE_FILE, json.dumps({"scale": self._settled, "good_steps": self._good_steps}))
+
+    @classmethod
+    def read(cls, folder: Path, open_file: OpenFile = open_plainly) -> LossScale:
+        """Return the scale that ``capture`` wrote, or a new one if there is no file.
+
+        Raises ``StateError`` if the file cannot be read.
+        """
+        path = folder / LOSS_SCALE_FILE
+        if not path.exists():
+            return cls()
+        try:
+            saved = json.loads(read_whole(path, open_file))
+            return cls(float(saved["scale"]), good_steps=int(saved["good_steps"]))
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            msg = f"{path} cannot be read: {error}; restore another checkpoint"
+            raise StateError(msg) from error
+
+
+@final
+class DdpEngine(TorchEngine):
+    """A model in torch's ``DistributedDataParallel``, whose averages over ranks are scaled back to sums.
+
+    An update that ends between the forward of its last micro-batch and the end of the backward leaves torch's
+    all-reduce of gradients unfinished, so the next update starts with a new wrapper.
+    """
+
+    def __init__(
+        self,
+        model: CausalLanguageModel,
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        clip: float,
+        precision: str,
+        average: WeightAverage | None = None,
+    ) -> None:
+        super().__init__(
+            _parallel(model, device), model, optimizer, device, clip=clip, precision=precision, average=average
+        )
+        self._is_exchanging = False
+
+    @override
+    def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        if not torch.is_grad_enabled():
+            loss: Tensor = self.model(**inputs)
+            return loss
+        if self._is_exchanging:
+            self.module = _parallel(self.model, self.device)
+        self._is_exchanging = last
+        with self._exchange(last):
+            return super()._forward(inputs, last=last)
+
+    @override
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        with self._exchange(last):
+            super().backward(loss * world_size(), last=last)
+        self._is_exchanging = False
+
+    def _exchange(self, last: bool) -> AbstractContextManager[Any]:  # noqa: FBT001  passed on by position
+        assert isinstance(self.module, DistributedDataParallel)
+        return nullcontext() if last else self.module.no_sync()
+
+
+def _parallel(model: CausalLanguageModel, device: torch.device) -> DistributedDataParallel:
+    return DistributedDataParallel(
+        model,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+    )
+
+
+@final
+class TensorEngine(TorchEngine):
+    """A model whose weights the ranks share by ``TensorParallelism``; the weights that they do not share are equal."""
+
+    is_sharded = True

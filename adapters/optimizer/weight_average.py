@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from holdfast.adapters.shared.tensor_state.file_names import AVERAGE_FILE
+from holdfast.adapters.shared.tensor_state.file_parts import AVERAGE_FILE
 from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo
 from torch.distributed.rendezvous import rendezvous
 from typing_extensions import override
 
-from holdfast.adapters.shared.network.lost_ranks import COURTESY_SECONDS
+from holdfast.adapters.shared.network.ranks import COURTESY_SECONDS
 from holdfast.domain.commands import from_json, to_json
 from holdfast.domain.errors import ConfigurationError, TrainingError
 from holdfast.ports.process_group import KeyValueStore, ProcessGroup

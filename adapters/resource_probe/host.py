@@ -6,13 +6,13 @@ import re
 import shutil
 import time
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import psutil
 from typing_extensions import override
 
-from holdfast.adapters.resource_probe.nvml import Gpu
 from holdfast.adapters.shared.device.host_memory import free_share
 from holdfast.domain.resources.knobs import Pressure, ResourceSample
 from holdfast.ports.resource_probe import ResourceProbe
@@ -90,3 +90,54 @@ def _waiting(file: Path) -> float | None:
 
 def _share(part: float, whole: float) -> float:
     return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
+
+
+@final
+class Gpu:
+    """One device of ``library``, the module ``pynvml``; a query runs nothing on the device and never waits for it."""
+
+    def __init__(self, library: Any, device: Any) -> None:
+        self._library = library
+        self._device = device
+
+    @classmethod
+    def open(cls, name: str, stack: ExitStack, library: Any = None) -> Gpu | None:
+        """Return the device with this number or UUID until ``stack`` is closed, or None if it does not exist.
+
+        None is also returned on a machine without NVIDIA's driver.
+        """
+        library = library or _load()
+        if library is None:
+            return None
+        try:
+            library.nvmlInit()
+            stack.callback(library.nvmlShutdown)
+            if name.isdecimal():
+                return cls(library, library.nvmlDeviceGetHandleByIndex(int(name)))
+            return cls(library, library.nvmlDeviceGetHandleByUUID(name))
+        except library.NVMLError:
+            return None
+
+    def in_use(self) -> tuple[float | None, float | None]:
+        """Return the shares, from 0 to 1, of memory and time in use; None for a figure that the driver lacks."""
+        return self._memory(), self._time()
+
+    def _memory(self) -> float | None:
+        try:
+            memory = self._library.nvmlDeviceGetMemoryInfo(self._device)
+        except self._library.NVMLError:
+            return None
+        return memory.used / memory.total if memory.total else None
+
+    def _time(self) -> float | None:
+        try:
+            return min(1.0, float(self._library.nvmlDeviceGetUtilizationRates(self._device).gpu) / 100)
+        except self._library.NVMLError:
+            return None
+
+
+def _load() -> Any:
+    try:
+        return import_module("pynvml")
+    except ImportError:  # it is installed on Linux only
+        return None

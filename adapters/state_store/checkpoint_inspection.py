@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, final
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
-from holdfast.adapters.state_store.checkpoint_erasure import erased_in, time_of_erasure
+from holdfast.adapters.state_store.checkpoint_encryption import erased_in, time_of_erasure
 from holdfast.adapters.state_store.checkpoint_verification import check_files, read_committed, read_manifest
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
 from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
 from holdfast.domain.errors import StateError

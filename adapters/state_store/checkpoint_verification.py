@@ -7,8 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
-from holdfast.adapters.state_store.hashing import hash_file, read_tree
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint, CorruptionKind, hash_file, read_tree
 from holdfast.adapters.state_store.manifest import (
     COMMIT,
     LARGEST_MANIFEST,

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, final
+from uuid import uuid4
 
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
-from holdfast.adapters.state_store.access_guard import AccessGuard
-from holdfast.adapters.state_store.checkpoint_reader import CheckpointReader
-from holdfast.adapters.state_store.checkpoint_verification import complete, next_generation, read_manifest, verify
-from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint
-from holdfast.adapters.state_store.left_shares import LeftShares
-from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
-from holdfast.domain.checkpoints.retention import Retention, RollBackFloor, StoredCheckpoint
-from holdfast.domain.checkpoints.roles import Role
-from holdfast.domain.errors import StateError
+from holdfast.adapters.state_store.checkpoint_verification import (
+    complete,
+    next_generation,
+    read_manifest,
+    require_sound,
+    verify,
+)
+from holdfast.adapters.state_store.checkpoint_writer import RANKS, CheckpointWriter, record_of, write_parts
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint, CorruptionKind
+from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST, Manifest, OtherSchemaError
+from holdfast.adapters.state_store.store_folder import AccessGuard, StoreFolder, is_there, reading_under
+from holdfast.adapters.state_store.verified_read import verify_while_read
+from holdfast.domain.checkpoints.retention import Retention, Role, RollBackFloor, StoredCheckpoint
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import NonFiniteState, StateError
 from holdfast.ports.state_store import CheckpointInfo, Loaded, RejectedCheckpoint, Snapshot, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
+    from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption, DecryptedCopy
+    from holdfast.adapters.state_store.manifest import CheckpointFile
     from holdfast.ports.state_store import JoinedPart, OpenFile
 
 _log = logging.getLogger(__name__)
@@ -303,3 +311,180 @@ class DiskStateStore(StateStore):
         except (OSError, StateError) as error:
             why = explain(error) if isinstance(error, OSError) else error
             _log.warning("deleting under %s is postponed until the next save, %s", self._folder.root, why)
+
+
+@final
+class CheckpointReader:
+    """Reads the checkpoint in a folder, decrypted with ``encryption`` if necessary, if ``guard`` allows it.
+
+    Both methods raise ``CorruptCheckpoint`` for a damaged checkpoint, ``OSError`` if the disk cannot be read, and
+    ``StateError`` for a missing key or another version.
+    """
+
+    def __init__(self, files: FileOperations, guard: AccessGuard, encryption: CheckpointEncryption | None) -> None:
+        self._files = files
+        self._door = guard
+        self._encryption = encryption
+
+    def load(self, folder: Path) -> Loaded:
+        """Return the checkpoint, each byte of it verified."""
+        self._door.require(Role.READ, f"reading {folder}")
+        manifest = read_manifest(self._files, folder)
+        if manifest.wrapped_key is None:
+            require_sound(self._files, folder, manifest)
+            return Loaded(manifest.info(str(folder)), folder)
+        opened = self._decrypted(folder, manifest)
+        return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
+
+    def restore(self, folder: Path, into: Callable[[Path, OpenFile], object]) -> Loaded:
+        """Pass the checkpoint to ``into``, which reads it verified."""
+        self._door.require(Role.READ, f"reading {folder}")
+        manifest = read_manifest(self._files, folder)
+        if manifest.wrapped_key is None:
+            require_sound(self._files, folder, manifest, hashing=False)
+            _hand_over(self._files, folder, manifest.files, into)
+            return Loaded(manifest.info(str(folder)), folder)
+        opened = self._decrypted(folder, manifest)
+        _hand_over(self._files, opened.folder, opened.files, into)
+        return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
+
+    def _decrypted(self, folder: Path, manifest: Manifest) -> DecryptedCopy:
+        assert manifest.wrapped_key is not None
+        self._door.require(Role.KEY, f"opening {folder}, which is encrypted,")
+        require_sound(self._files, folder, manifest, hashing=False)
+        if self._encryption is None:
+            key = manifest.wrapped_key.key_id
+            msg = f"{folder} is encrypted with the key {key}: name that key with state_store.encryption.key"
+            raise StateError(msg)
+        return self._encryption.open(self._files, folder, manifest)
+
+
+def _hand_over(
+    files: FileOperations, folder: Path, stored: Sequence[CheckpointFile], into: Callable[[Path, OpenFile], object]
+) -> None:
+    try:
+        verify_while_read(files, folder, stored, into)
+    except NonFiniteState as error:
+        raise CorruptCheckpoint(CorruptionKind.NOT_FINITE, str(error)) from error
+
+
+_RECORD = re.compile(r"rank-(\d{5})\.json")
+
+
+@final
+class LeftShares:
+    """The sets of shares under ``root``; one process at a time may complete a set. All methods raise ``OSError``."""
+
+    def __init__(self, root: Path, files: FileOperations, writer: CheckpointWriter) -> None:
+        self._root = root
+        self._files = files
+        self._writer = writer
+
+    def leave(self, snapshot: Snapshot) -> None:
+        """Write the parts of one rank's ``snapshot`` durably, without waiting for other ranks."""
+        share = snapshot.share
+        assert share is not None
+        folder = self._root / share.save_id
+        inner = {
+            parent for part in snapshot.parts for parent in (folder / part.name).parents if folder in parent.parents
+        }
+        folders = [self._root, folder, folder / RANKS, *sorted(inner)]
+        for path in folders:
+            with contextlib.suppress(FileExistsError):  # another rank was first
+                self._files.make_folder(path)
+        stored = write_parts(self._files, snapshot, folder, None)
+        manifest = Manifest(share.save_id, 0, replace(snapshot, parts=(), share=None), stored)
+        for path in reversed(folders):
+            self._files.sync_folder(path)
+        self._write_whole(folder / RANKS / record_of(share.rank), manifest.to_bytes())
+        self._files.sync_folder(folder / RANKS)
+
+    def folders(self) -> Sequence[Path]:
+        """Return the folders of all sets."""
+        return [path for path in sorted(self._root.iterdir()) if path.is_dir()] if self._root.is_dir() else []
+
+    def complete(
+        self,
+        folder: Path,
+        num_ranks: int,
+        joined: Callable[[], Sequence[JoinedPart]],
+        *,
+        generation: int,
+        newer_than: int,
+    ) -> Manifest | None:
+        """Make a complete checkpoint in ``folder`` of the shares there; return its manifest. Repeatable after a crash.
+
+        ``joined`` returns the files that are made of those of the ranks. None, with nothing changed, if its step is not
+        later than ``newer_than``. Raises ``StateError`` unless each of ``num_ranks`` ranks has left its share of the
+        same step, and if a file is damaged.
+        """
+        is_sealed = is_there(folder / COMMIT)
+        shares = [self._read(folder / MANIFEST)] if is_sealed else self._shares_in(folder, num_ranks)
+        if shares[0].progress.step <= newer_than:
+            return None
+        manifest = shares[0] if is_sealed else self._joined(folder, shares, joined(), generation)
+        self._keep_only(folder, {folder / file.path for file in manifest.files} | {folder / MANIFEST, folder / COMMIT})
+        return manifest
+
+    def remove(self, folder: Path) -> None:
+        """Delete the set ``folder``."""
+        self._files.remove_tree(folder)
+
+    def _shares_in(self, folder: Path, num_ranks: int) -> Sequence[Manifest]:
+        """Return the manifests of all ranks in the order of ranks."""
+        records = {int(match[1]) for path in self._records(folder) if (match := _RECORD.fullmatch(path.name))}
+        if missing := sorted(set(range(num_ranks)) - records):
+            msg = f"rank {missing[0]} of {num_ranks} left none"
+            raise StateError(msg)
+        if max(records) >= num_ranks:
+            msg = f"{max(records) + 1} ranks or more left them, and {num_ranks} continue"
+            raise StateError(msg)
+        found = [self._read(folder / RANKS / record_of(rank)) for rank in range(num_ranks)]
+        if len(steps := {manifest.progress.step for manifest in found}) > 1:
+            msg = f"the ranks were at different steps, {min(steps)} to {max(steps)}"
+            raise StateError(msg)
+        return found
+
+    def _joined(
+        self, folder: Path, shares: Sequence[Manifest], joined: Sequence[JoinedPart], generation: int
+    ) -> Manifest:
+        for path in [folder / MANIFEST, *(folder / part.name for part in joined)]:
+            if is_there(path):  # of an attempt that a crash ended
+                self._files.remove_file(path)
+        stored = self._writer.join(joined, folder, [file for share in shares for file in share.files])
+        first = shares[0].snapshot
+        cursor = Cursor.join([share.progress.cursor for share in shares])
+        told = replace(first, progress=replace(first.progress, cursor=cursor))
+        manifest = Manifest(folder.name, generation, told, stored)
+        self._writer.seal(folder, manifest)
+        self._files.sync_folder(folder)
+        return manifest
+
+    def _keep_only(self, folder: Path, listed: set[Path]) -> None:
+        """Delete the files of ``folder`` that are not ``listed``, and the folders that are then empty."""
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    self._files.remove_folder(path)
+                else:
+                    self._files.sync_folder(path)
+            elif path not in listed:
+                self._files.remove_file(path)
+        self._files.sync_folder(folder)
+
+    def _records(self, folder: Path) -> Sequence[Path]:
+        return sorted((folder / RANKS).iterdir()) if (folder / RANKS).is_dir() else []
+
+    def _read(self, path: Path) -> Manifest:
+        try:
+            with self._files.open_file(path) as file:
+                return Manifest.from_bytes(file.read())
+        except (CorruptCheckpoint, OtherSchemaError) as error:
+            msg = f"{path} is damaged or of another version: {error}"
+            raise StateError(msg) from error
+
+    def _write_whole(self, path: Path, data: bytes) -> None:
+        draft = path.with_name(f"{path.name}.{uuid4().hex}")
+        self._files.write_file(draft, data)
+        self._files.sync_file(draft)
+        self._files.rename(draft, path)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from blake3 import blake3
-
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -104,3 +103,27 @@ class HashingStream:
                     hashed = thread.submit(self._hasher.update, piece)
                     yield piece
                     hashed.result()
+
+
+class CorruptionKind(StrEnum):
+    """The kinds of defects, as they appear in the names of quarantined folders."""
+
+    BAD_COMMIT = "bad-commit"
+    BAD_MANIFEST = "bad-manifest"
+    EXTRA_FILE = "extra-file"
+    INCOMPLETE = "incomplete"
+    IRREGULAR_FILE = "irregular-file"
+    MISSING_FILE = "missing-file"
+    NOT_A_FOLDER = "not-a-folder"
+    NOT_FINITE = "not-finite"
+    WRONG_HASH = "wrong-hash"
+    WRONG_NAME = "wrong-name"
+    WRONG_SIZE = "wrong-size"
+
+
+class CorruptCheckpoint(Exception):
+    """A checkpoint differs from what was saved; the message has the kind of flaw and a clause with its place."""
+
+    def __init__(self, kind: CorruptionKind, reason: str) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
-from holdfast.adapters.state_store.hashing import hash_bytes
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint, CorruptionKind, hash_bytes
 from holdfast.domain.checkpoints.reproducibility import Reproducibility
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.key_provider import WrappedKey

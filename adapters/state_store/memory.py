@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint
 from holdfast.adapters.state_store.manifest import check_names
 from holdfast.adapters.state_store.store_folder import folder_name
 from holdfast.domain.checkpoints.retention import Retention, StoredCheckpoint

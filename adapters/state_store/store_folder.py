@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from itertools import chain, count
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.manifest import COMMIT
-from holdfast.domain.checkpoints.roles import Role
-from holdfast.domain.errors import StateError
+from holdfast.domain.checkpoints.retention import Role
+from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.fault_tolerance.remedies import FRESH
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
     from holdfast.ports.state_store import StateShare
+
+    Record = Callable[[str, Mapping[str, object]], object]
 
 _CHECKPOINTS = "checkpoints"
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,17})")
@@ -249,3 +251,44 @@ def _check_no_link(folder: Path) -> None:
     if folder.is_symlink():
         msg = f"{folder} is a link, which could lead anywhere: make the run folder itself a link instead"
         raise StateError(msg)
+
+
+_log = logging.getLogger(__name__)
+
+
+def record_nothing(_event: str, _details: Mapping[str, object]) -> None:
+    """Record nothing, for a guard without an audit."""
+
+
+@final
+class AccessGuard:
+    """Allows the operations of ``roles``, and passes each refusal and each imminent deletion to ``record``."""
+
+    def __init__(self, roles: Collection[Role] = tuple(Role), record: Record = record_nothing) -> None:
+        self._roles = roles
+        self._record = record
+
+    def allows(self, role: Role) -> bool:
+        """Return whether ``role`` is among the roles."""
+        return role in self._roles
+
+    def require(self, role: Role, what: str) -> None:
+        """Raise ``ConfigurationError`` unless ``role`` is among the roles.
+
+        ``what``, the operation that needs the role, begins the message.
+        """
+        if self.allows(role):
+            return
+        try:
+            self._record("AccessRefused", {"role": str(role), "to": what})
+        except StateError as error:
+            _log.warning("a refusal could not be recorded in the audit: %s", error)
+        msg = (
+            f"{what} needs the role {role}, and state_store.roles has {', '.join(self._roles) or 'none'}: run it "
+            "as a process that has it, or add that role"
+        )
+        raise ConfigurationError(msg)
+
+    def record_deletion(self, name: str, reason: str) -> None:
+        """Record that the checkpoint ``name`` is about to be deleted; exceptions of ``record`` prevent the deletion."""
+        self._record("CheckpointDeleted", {"name": name, "reason": reason, "role": str(Role.DELETE)})

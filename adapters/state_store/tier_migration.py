@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.checkpoint_verification import verify
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint
-from holdfast.domain.checkpoints.retention import StoredCheckpoint
-from holdfast.domain.checkpoints.roles import Role
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint
+from holdfast.domain.checkpoints.retention import Role, StoredCheckpoint
 from holdfast.domain.checkpoints.tiers import CheckpointCopies, CopyState, Phase, Tier
 from holdfast.domain.commands import AcknowledgeMove
 from holdfast.domain.errors import StateError

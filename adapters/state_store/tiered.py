@@ -14,9 +14,8 @@ from typing_extensions import override
 from holdfast.adapters.shared.tensor_state.file_parts import read_whole
 from holdfast.adapters.state_store.archive.lease import held
 from holdfast.adapters.state_store.tier_migration import TierMigrator
-from holdfast.adapters.state_store.upload_queue import UploadQueue
-from holdfast.domain.checkpoints.roles import Role
-from holdfast.domain.checkpoints.tiers import CopyState, Phase
+from holdfast.domain.checkpoints.retention import Role
+from holdfast.domain.checkpoints.tiers import CopyState, Phase, advanced
 from holdfast.domain.commands import AcknowledgeArchive
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.health import Health
@@ -24,7 +23,7 @@ from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import CheckpointInfo, Loaded, RejectedCheckpoint, Snapshot, StateStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableSequence, Sequence
+    from collections.abc import Callable, Collection, Iterator, MutableSequence, Sequence
     from pathlib import Path
 
     from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
@@ -69,7 +68,7 @@ class TieredStateStore(StateStore):
         self._tell = tell
         self._patience = patience
         self._migrator = moves or TierMigrator(disk, archive, tell=tell)
-        self._phase_of = phase_of
+        self.phase_of = phase_of
         self._phase = Phase.RECOVERY
         self._queue = UploadQueue()
         self._rejected: Sequence[RejectedCheckpoint] = ()
@@ -104,7 +103,7 @@ class TieredStateStore(StateStore):
     @override
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         info = self._disk.save(snapshot)
-        self._phase = self._phase_of(snapshot.progress)
+        self._phase = self.phase_of(snapshot.progress)
         self._want(info.progress.step)
         return info
 
@@ -287,3 +286,58 @@ def recall(store: StateStore, name: str) -> tuple[Loaded, bytes | None]:
 
     loaded = store.restore(take)
     return loaded, found[0] if loaded.info is not None else None
+
+
+@final
+class UploadQueue:
+    """Steps whose copies are pending or in progress, between ``open`` and ``close``; for any number of threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._copies: dict[int, CopyState] = {}
+        self.is_open = False
+
+    def open(self) -> None:
+        """Take steps from now on."""
+        with self._changed:
+            self.is_open = True
+
+    def close(self) -> None:
+        """Give no more steps to ``take``; a thread that waits in ``take`` gets None."""
+        with self._changed:
+            self.is_open = False
+            self._changed.notify_all()
+
+    def want(self, step: int, *, only: bool) -> Collection[int]:
+        """Add ``step`` to the queue; with ``only`` the other pending steps are removed and returned."""
+        with self._changed:
+            given_up = [other for other in self._pending() if other != step] if only else []
+            for other in given_up:
+                advanced(self._copies.pop(other), CopyState.DELETED)
+            self._copies.setdefault(step, CopyState.PENDING)
+            self._changed.notify_all()
+        return given_up
+
+    def take(self) -> int | None:
+        """Wait for a step to copy and return the newest; None once this is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending() or not self.is_open)
+            if not self.is_open:
+                return None
+            step = max(self._pending())
+            self._copies[step] = advanced(self._copies[step], CopyState.IN_PROGRESS)
+            return step
+
+    def end(self, step: int, state: CopyState) -> None:
+        """Record the final state of a step that was taken."""
+        with self._changed:
+            advanced(self._copies.pop(step), state)
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for all copies; return whether none is pending or in progress."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._copies and self.is_open), seconds)
+
+    def _pending(self) -> Collection[int]:
+        return [step for step, state in self._copies.items() if state is CopyState.PENDING]

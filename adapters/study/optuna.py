@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import InMemoryStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState as OptunaState
 from optuna.trial import create_trial
 from typing_extensions import override
 
-from holdfast.adapters.shared.files.file_lock import locked, open_lock
+from holdfast.adapters.shared.files.file_lock import lock, locked, open_lock
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.study.journal_lock import JournalLock
+from holdfast.adapters.shared.files.regular_file import end_of_lines, regular
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.tuning.search_space import Choices, FloatRange, IntRange
 from holdfast.domain.tuning.trial import Trial, TrialState
@@ -281,3 +282,48 @@ def _made(what: str, kind: str, of: Any, options: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError) as error:
         msg = f"tune.{what}_options do not fit tune.{what}={kind}: {error}"
         raise ConfigurationError(msg) from error
+
+
+@final
+class JournalLock(JournalFileOpenLock):
+    """Lets one process at a time append to the file ``journal``, and removes the line that a kill left incomplete.
+
+    This lock belongs to the operating system and ends with the process. The locks of the library are files that a
+    killed process leaves behind, and a line after an incomplete one makes the whole file unreadable for it.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._descriptor = -1
+
+    @override
+    def acquire(self) -> bool:
+        """Wait for the lock; raises ``OSError``."""
+        self._descriptor = lock(open_lock(self._journal.with_name(f".{self._journal.name}.lock")), waits=True)
+        try:
+            _remove_incomplete_line(self._journal)
+        except BaseException:
+            self.release()
+            raise
+        return True
+
+    @override
+    def release(self) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _remove_incomplete_line(path: Path) -> None:
+    """Cut the file after its last line break; a file that does not exist is left alone."""
+    try:
+        descriptor = regular(str(path), os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        size = os.fstat(descriptor).st_size
+        end = end_of_lines(descriptor, size)
+        if end < size:
+            os.ftruncate(descriptor, end)
+    finally:
+        os.close(descriptor)

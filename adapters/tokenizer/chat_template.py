@@ -16,12 +16,11 @@ from tokenizers import Tokenizer as Core
 from typing_extensions import override
 
 from holdfast.adapters.tokenizer.document_frame import CONFIG, TOKEN_NAMES
-from holdfast.adapters.tokenizer.hf_core import special_ids
-from holdfast.adapters.tokenizer.hidden_specials import HiddenSpecials
+from holdfast.adapters.tokenizer.hf_core import HiddenSpecials, special_ids
 from holdfast.adapters.tokenizer.rendering_limit import within_limits
 from holdfast.adapters.tokenizer.supervised_ids import RenderedEncoder
 from holdfast.domain.errors import ConfigurationError, DataError
-from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
+from holdfast.domain.training.conversation_record import ChatMessage, Conversation, MessageRole, ToolCall
 from holdfast.domain.training.reply_spans import ReplyMarks, render_replies, replies_to_train
 from holdfast.ports.tokenizer import ChatTemplate
 

@@ -29,7 +29,7 @@ from holdfast.adapters.tokenizer.document_frame import (
 )
 from holdfast.adapters.tokenizer.model_tokenizer import TokenizerSource, parts_of, parts_of_file, published_parts
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.home_folder import expanded
+from holdfast.domain.urls import expanded
 from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, SurroundsDocuments, Tokenizer
 
 if TYPE_CHECKING:

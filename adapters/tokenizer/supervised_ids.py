@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from tokenizers import Tokenizer as Core
 
-from holdfast.adapters.tokenizer.hf_core import reading_core, telling_panics
-from holdfast.adapters.tokenizer.hidden_specials import Piece
+from holdfast.adapters.tokenizer.hf_core import Piece, reading_core, telling_panics
 from holdfast.domain.errors import DataError
 from holdfast.ports.tokenizer import SupervisedIds
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Encoding
 
-    from holdfast.adapters.tokenizer.hidden_specials import HiddenSpecials
+    from holdfast.adapters.tokenizer.hf_core import HiddenSpecials
     from holdfast.domain.training.reply_spans import RenderedReplies
 
 _NAME = "the tokenizer"

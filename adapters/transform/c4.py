@@ -10,9 +10,8 @@ from unicodedata import unidata_version
 from typing_extensions import override
 
 from holdfast.adapters.transform.english_words import count_sentences
-from holdfast.adapters.transform.rule_options import switch, threshold
+from holdfast.adapters.transform.rule_options import fingerprint_of, switch, threshold
 from holdfast.adapters.transform.text_statistics import dropped
-from holdfast.adapters.transform.transform_options import fingerprint_of
 from holdfast.ports.transform import Dropped, Record, RecordTransform
 
 if TYPE_CHECKING:

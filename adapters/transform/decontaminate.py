@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 import unicodedata
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from typing_extensions import override
 
-from holdfast.adapters.transform.checked_options import finite_number, list_of_texts
-from holdfast.adapters.transform.transform_options import fingerprint_of, unicode_text, whole_number
-from holdfast.adapters.transform.word_ngrams import ngram_hashes
+from holdfast.adapters.transform.rule_options import (
+    fingerprint_of,
+    finite_number,
+    list_of_texts,
+    unicode_text,
+    whole_number,
+)
+from holdfast.domain.data.permutation import mix
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Dropped, Record, RecordTransform
 
@@ -134,3 +141,134 @@ def _text_in(line: str, field: str, place: str) -> str:
         return unicode_text(_KIND, f"{field} in {place}", text)
     msg = f"{place} of transform '{_KIND}' is no object with a text in {field}: name the right field"
     raise ConfigurationError(msg)
+
+
+_CHUNK = 1 << 16  # characters hashed at once: their arrays fit in a processor's cache
+_MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so it has an inverse modulo 2**64
+_INVERSE = pow(_MULTIPLIER, -1, 1 << 64)
+_SPACE = 0x20
+_NOTHING = 0
+_UNKNOWN = np.uint32(0xFFFFFFFF)
+_ASCII = bytes(ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else _SPACE for byte in range(256))
+
+
+def ngram_hashes(texts: Sequence[str], size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hashes of all n-grams of ``size`` words, uint64 (n,), and the number of each one's text, int64 (n,).
+
+    Words are runs of letters, marks and digits in NFKC, in lower case and without nonspacing marks, so that
+    punctuation, spacing, case and accents make no difference. An n-gram lies within one text. Those of a text are in
+    their order, but the texts may not be. Equal n-grams have equal hashes in every process; different ones have the
+    same hash with a probability of about 2**-64.
+    """
+    plain = [place for place, text in enumerate(texts) if text.isascii()]
+    other = [place for place, text in enumerate(texts) if not text.isascii()]
+    found = [
+        (hashes, np.array(places, np.int64)[owners])
+        for places, normalized in ((plain, _ascii_words), (other, _unicode_words))
+        if places
+        for hashes, owners in [_hashes(*normalized([texts[place] for place in places]), size)]
+    ]
+    hashes = [np.zeros(0, np.uint64), *(hashes for hashes, _ in found)]
+    return np.concatenate(hashes), np.concatenate([np.zeros(0, np.int64), *(owners for _, owners in found)])
+
+
+def _ascii_words(texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the characters of the words with a space between them, and the position behind each text."""
+    ends = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
+    return np.frombuffer("\n".join(texts).encode().translate(_ASCII), np.uint8), ends
+
+
+def _unicode_words(texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    texts = [unicodedata.normalize("NFKC", text) for text in texts]
+    ends = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
+    encoding = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
+    codes = np.frombuffer("\n".join(texts).encode(encoding), np.uint32)
+    table = _plain_characters()
+    characters = table[codes]
+    if len(characters) and characters.max() == _UNKNOWN:
+        new = np.unique(codes[characters == _UNKNOWN])
+        table[new] = [_plain(int(code)) for code in new]
+        characters = table[codes]
+    kept = np.flatnonzero(characters != _NOTHING)
+    return characters[kept], np.searchsorted(kept, ends)
+
+
+@cache
+def _plain_characters() -> NDArray[np.uint32]:
+    """Return the table of the characters by their code, uint32 (1114112,), which is filled as they occur."""
+    return np.full(sys.maxunicode + 1, _UNKNOWN)
+
+
+def _plain(code: int) -> int:
+    """Return the code of a character in lower case without accent, of a space for signs, 0 for an accent alone."""
+    letters = [part for part in unicodedata.normalize("NFD", chr(code).lower()) if unicodedata.category(part) != "Mn"]
+    if not letters:
+        return _NOTHING
+    letter = unicodedata.normalize("NFC", "".join(letters))
+    if unicodedata.category(letter[0])[0] not in "LMN":
+        return _SPACE
+    return ord(letter) if len(letter) == 1 else code
+
+
+def _hashes(
+    characters: NDArray[Any], ends: NDArray[np.int64], size: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    words, places = _word_hashes(characters)
+    num_words = np.diff(np.searchsorted(places, ends), prepend=0)
+    owners = np.repeat(np.arange(len(ends)), num_words)
+    num_ngrams = max(0, len(words) - size + 1)
+    sums = np.zeros(len(words) + 1, np.uint64)
+    np.cumsum(words * _powers(_MULTIPLIER, len(words)), out=sums[1:])
+    found = sums[size:] - sums[: len(sums) - size] if num_ngrams else np.zeros(0, np.uint64)
+    found *= _powers(_INVERSE, num_ngrams)  # makes the sum independent of the place
+    is_within = owners[:num_ngrams] == owners[len(words) - num_ngrams :]
+    return found[is_within], owners[:num_ngrams][is_within]
+
+
+def _word_hashes(characters: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return a hash of each word, uint64 (w,), and the position of its first character, int64 (w,)."""
+    hashes, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    for start, end in _chunks(characters):
+        found, starts = _chunk_hashes(characters[start:end])
+        hashes.append(found)
+        places.append(starts + start)
+    return np.concatenate(hashes), np.concatenate(places)
+
+
+def _chunks(characters: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last position of pieces that no word crosses."""
+    start = 0
+    while start < len(characters):
+        end = min(start + _CHUNK, len(characters))
+        while end < len(characters) and not len(spaces := np.flatnonzero(characters[end : end + _CHUNK] == _SPACE)):
+            end = min(end + _CHUNK, len(characters))
+        end += int(spaces[0]) if end < len(characters) else 0
+        yield start, end
+        start = end
+
+
+def _chunk_hashes(characters: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    is_word = np.zeros(len(characters) + 2, np.bool_)
+    np.not_equal(characters, _SPACE, out=is_word[1:-1])
+    edges = np.flatnonzero(is_word[1:] != is_word[:-1])
+    starts, ends = edges[::2], edges[1::2]
+    sums = np.zeros(len(characters) + 1, np.uint64)
+    np.multiply(characters, _powers(_MULTIPLIER, len(characters)), out=sums[1:])
+    np.cumsum(sums, out=sums)
+    return mix((sums[ends] - sums[starts]) * _powers(_INVERSE, len(characters))[starts]), starts
+
+
+def _powers(base: int, size: int) -> NDArray[np.uint64]:
+    """Return the powers 0 to ``size`` - 1 of ``base`` modulo 2**64, uint64 (size,)."""
+    return _first_powers(base)[:size] if size <= 2 * _CHUNK else _new_powers(base, size)
+
+
+@cache
+def _first_powers(base: int) -> NDArray[np.uint64]:
+    return _new_powers(base, 2 * _CHUNK)
+
+
+def _new_powers(base: int, size: int) -> NDArray[np.uint64]:
+    powers = np.full(size, base, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers, out=powers)

@@ -8,10 +8,8 @@ from unicodedata import unidata_version
 from typing_extensions import override
 
 from holdfast.adapters.transform.english_words import words_of
-from holdfast.adapters.transform.punctuation import TERMINAL_MARKS
-from holdfast.adapters.transform.rule_options import marks, switch, threshold
-from holdfast.adapters.transform.text_statistics import above, below, dropped, repeated
-from holdfast.adapters.transform.transform_options import fingerprint_of
+from holdfast.adapters.transform.rule_options import fingerprint_of, marks, switch, threshold
+from holdfast.adapters.transform.text_statistics import TERMINAL_MARKS, above, below, dropped, repeated
 from holdfast.ports.transform import Dropped, Record, RecordTransform
 
 if TYPE_CHECKING:

@@ -8,10 +8,8 @@ from unicodedata import unidata_version
 from typing_extensions import override
 
 from holdfast.adapters.transform.english_words import PieceTable, words_of, words_of_piece
-from holdfast.adapters.transform.punctuation import PUNCTUATION
-from holdfast.adapters.transform.rule_options import limits, marks, threshold
-from holdfast.adapters.transform.text_statistics import above, below, dropped
-from holdfast.adapters.transform.transform_options import fingerprint_of
+from holdfast.adapters.transform.rule_options import fingerprint_of, limits, marks, threshold
+from holdfast.adapters.transform.text_statistics import PUNCTUATION, above, below, dropped
 from holdfast.ports.transform import Dropped, Record, RecordTransform
 
 if TYPE_CHECKING:

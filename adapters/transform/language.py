@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from holdfast.adapters.transform.checked_options import finite_number, list_of_texts
-from holdfast.adapters.transform.transform_options import fingerprint_of, whole_number
+from holdfast.adapters.transform.rule_options import fingerprint_of, finite_number, list_of_texts, whole_number
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Dropped, Record, RecordTransform
 

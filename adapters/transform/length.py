@@ -6,7 +6,7 @@ from typing import final
 
 from typing_extensions import override
 
-from holdfast.adapters.transform.transform_options import fingerprint_of, whole_number
+from holdfast.adapters.transform.rule_options import fingerprint_of, whole_number
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Transform
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, final, get_args
 
 from typing_extensions import override
 
-from holdfast.adapters.transform.transform_options import fingerprint_of
+from holdfast.adapters.transform.rule_options import fingerprint_of
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Transform
 

@@ -10,7 +10,7 @@ from typing import Any, final
 import regex
 from typing_extensions import override
 
-from holdfast.adapters.transform.transform_options import fingerprint_of, unicode_text
+from holdfast.adapters.transform.rule_options import fingerprint_of, unicode_text
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Transform
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from holdfast.adapters.transform.checked_options import finite_number
-from holdfast.adapters.transform.transform_options import fingerprint_of, unicode_text
+from holdfast.adapters.transform.rule_options import fingerprint_of, finite_number, unicode_text
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Dropped, Record, RecordTransform
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from holdfast.adapters.transform.field_rules import ABSENT, FieldCheck, describe_violation
 from holdfast.adapters.transform.outlier_measures import measure_texts
-from holdfast.adapters.transform.transform_options import fingerprint_of
+from holdfast.adapters.transform.rule_options import fingerprint_of
 from holdfast.ports.transform import Dropped, Record, RecordTransform
 
 if TYPE_CHECKING:

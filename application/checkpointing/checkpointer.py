@@ -6,13 +6,13 @@ import json
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
-from holdfast.application.checkpointing.async_writer import AsyncCheckpointWriter
 from holdfast.application.checkpointing.memory_tier import MemoryTier
-from holdfast.application.checkpointing.restorer import Restorer
+from holdfast.application.concurrency.thread_pool import BackgroundWorker
 from holdfast.domain.checkpoints.reproducibility import Reproducibility, changes, reproducibility_of
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import AcknowledgeSave, SaveReason, from_json, to_json
@@ -21,22 +21,23 @@ from holdfast.domain.errors import StateError
 from holdfast.domain.events import (
     CheckpointFailed,
     CheckpointMoved,
+    CheckpointRejected,
     CheckpointSaved,
     CheckpointStarted,
     ContractWeakened,
 )
 from holdfast.domain.training.progress import Progress
-from holdfast.ports.state_store import JoinedPart, Snapshot, StateShare
+from holdfast.ports.state_store import JoinedPart, Loaded, Snapshot, StateShare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from holdfast.application.inbox import Inbox
     from holdfast.ports.event_bus import EventBus
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup
-    from holdfast.ports.state_store import StatePart, StateStore
-
+    from holdfast.ports.state_store import CheckpointInfo, OpenFile, StatePart, StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -276,3 +277,214 @@ class Checkpointer:
         assert isinstance(outcome, AcknowledgeSave)
         self.acknowledge(outcome)
         return outcome.problem
+
+
+@final
+class Restorer:
+    """Restores ``trainable`` from ``store`` or ``memory``; all ranks of ``group`` call each method.
+
+    A checkpoint is verified while it is read. The first rank reads it before the other ranks, since it quarantines
+    damaged checkpoints and fetches archived ones. A checkpoint that one rank rejects is used by none.
+    ``is_unfinished`` says that a restore is under way or was interrupted by an error: the state is inconsistent then.
+    """
+
+    def __init__(
+        self, store: StateStore, trainable: Trainable, bus: EventBus, group: ProcessGroup, memory: MemoryTier
+    ) -> None:
+        self._store = store
+        self._trainable = trainable
+        self._bus = bus
+        self._group = group
+        self._memory = memory
+        self.is_unfinished = False
+
+    def from_store(self, *, at_most: int | None = None) -> CheckpointInfo | None:
+        """Restore the newest valid checkpoint, of step ``at_most`` or before; return it, None if there is none.
+
+        Raises ``StateError`` if another rank finds a checkpoint of another step or cannot restore it, and if all turn
+        out to be damaged after part of the state has been overwritten.
+        """
+        if self._group.size > 1:
+            loaded = self._restore_together(at_most)
+        else:
+            loaded = self._restore(at_most)
+            if loaded.info is None and self.is_unfinished:
+                raise _lost(rejected.name for rejected in loaded.rejected)
+        if loaded.info is not None:
+            self.is_unfinished = False
+        return loaded.info
+
+    def from_memory(self, step: int) -> Progress | None:
+        """Restore the copy in memory if it is of ``step`` or before; return its progress, None if it was not restored.
+
+        Only for a process that trains alone, as a copy has the state of one rank. The restored state equals that of the
+        checkpoint bit for bit.
+        """
+        held = self._memory.newest
+        if held is None or held.progress.step > step:
+            return None
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(self._memory.unpacked())
+            except StateError as problem:
+                _log.warning("the copy in memory cannot be used, so the checkpoint on disk is: %s", problem)
+                return None
+            with self._begun():
+                self._trainable.restore(folder)
+        return held.progress
+
+    def roll_back_to(self, step: int) -> Progress | None:
+        """Restore the newest state of ``step`` or before and supersede later checkpoints; return its progress.
+
+        Returns None, with nothing changed, if there is none.
+        """
+        progress = self.from_memory(step) if self._group.size == 1 else None
+        if progress is None:
+            info = self.from_store(at_most=step)
+            if info is None:
+                return None
+            self._memory.clear()  # its copy may be of a step that is rolled back
+            progress = info.progress
+        with self._begun():
+            if self._group.rank == 0:
+                self._store.supersede(progress.step)
+        return progress
+
+    def _take_over(self, folder: Path, open_file: OpenFile) -> None:
+        self.is_unfinished = True
+        self._trainable.restore(folder, open_file=open_file)
+
+    def _restore(self, at_most: int | None) -> Loaded:
+        loaded = self._store.restore(self._take_over, at_most=at_most)
+        for rejected in loaded.rejected:
+            self._bus.publish(CheckpointRejected(rejected.name, rejected.reason, rejected.location))
+        return loaded
+
+    def _restore_together(self, at_most: int | None) -> Loaded:
+        """Restore the same checkpoint on each rank, an older one than any that a rank rejects."""
+        rejected: list[str] = []
+        while True:
+            loaded, problem = self._restore_in_turn(at_most)
+            rejected += [each.name for each in loaded.rejected]
+            step = 0 if loaded.info is None else loaded.info.progress.step
+            own = _RankReport(step, rejected, problem, self.is_unfinished)
+            reports = [_RankReport(**json.loads(text)) for text in self._group.gather(json.dumps(asdict(own)))]
+            if problems := [f"rank {rank}: {report.problem}" for rank, report in enumerate(reports) if report.problem]:
+                raise StateError(problem or problems[0])
+            steps = [report.step for report in reports]
+            if 0 in steps and any(report.is_unfinished and report.rejected for report in reports):
+                raise _lost(name for report in reports for name in report.rejected)
+            if len(set(steps)) == 1:
+                return loaded
+            if at_most == min(steps) or not any(report.rejected for report in reports):
+                known = ", ".join(map(str, steps))
+                msg = f"the ranks found checkpoints of steps {known}: run.dir must be one folder of all hosts"
+                raise StateError(msg)
+            at_most = min(steps)
+
+    def _restore_in_turn(self, at_most: int | None) -> tuple[Loaded, str]:
+        """Restore as ``_restore`` does, on the first rank first; return the result and the problem, if any."""
+        loaded, problem = Loaded(None, None), ""
+        if self._group.rank > 0:
+            self._group.barrier()
+        try:
+            loaded = self._restore(at_most)
+        except StateError as error:
+            problem = str(error)
+        if self._group.rank == 0:
+            self._group.barrier()
+        return loaded, problem
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        self.is_unfinished = True
+        yield
+        self.is_unfinished = False
+
+
+@dataclass(frozen=True, slots=True)
+class _RankReport:
+    """The report of a rank: the step it restored (0 if none), the checkpoints it rejected, and the problem, if any."""
+
+    step: int
+    rejected: Sequence[str]
+    problem: str
+    is_unfinished: bool
+
+
+def _lost(names: Iterable[str]) -> StateError:
+    known = ", ".join(dict.fromkeys(names)) or "the checkpoints"
+    msg = (
+        f"{known} failed verification while being loaded, and no other checkpoint is left: they were "
+        "moved to quarantine, and the same command starts again at step 0"
+    )
+    return StateError(msg)
+
+
+_CLOSING_SECONDS = 30.0  # for the shards of other ranks, which may be dead, after this rank has left the loop
+
+
+@final
+class AsyncCheckpointWriter:
+    """Writes snapshots to ``store`` in a thread, and posts an ``AcknowledgeSave`` for each to ``inbox``.
+
+    ``outcome`` is the outcome of the last save. Nothing is posted for shards of another rank's save, as that rank
+    reports it.
+    """
+
+    def __init__(self, store: StateStore, inbox: Inbox) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._thread = BackgroundWorker("checkpoints")
+        self._awaited = ""
+        self._patient_until = math.inf
+        self.outcome: AcknowledgeSave | None = None
+
+    def check_supports(self, trainable: Trainable) -> None:
+        """Raise ``StateError`` if the state of ``trainable`` is sharded and the store does not support that."""
+        if trainable.is_sharded and not self._store.takes_shares:
+            msg = "the state is sharded over ranks, which this state store does not support: set state_store.kind=disk"
+            raise StateError(msg)
+
+    def share(self, save_id: str, group: ProcessGroup) -> StateShare:
+        """Wait for the end of the previous save; return this rank's share of the save ``save_id``."""
+        self._thread.settle(None)
+        self._awaited = save_id
+        patience = group.timeout_seconds / 2  # the other ranks may be waiting in a collective
+        return StateShare(save_id, group.rank, group.size, patience, lambda: self._is_over(save_id))
+
+    def submit(self, snapshot: Snapshot, number: int, started: float) -> None:
+        """Queue ``snapshot`` as the save ``number``, which began at ``started`` (``perf_counter`` seconds)."""
+        if snapshot.share is not None and snapshot.share.rank > 0:
+            self._thread.submit(lambda: self._store.contribute(snapshot))
+        else:
+            self._thread.submit(lambda: self._write(snapshot, number, started))
+
+    def settle(self) -> AcknowledgeSave:
+        """Wait for all submitted saves; return the outcome of the last one."""
+        self._thread.settle(None)
+        assert self.outcome is not None
+        return self.outcome
+
+    def give_up(self) -> None:
+        """Abandon an unfinished sharded save, whose outcome is already known."""
+        self._awaited = ""
+
+    def close(self) -> None:
+        """Wait for all submitted saves, and end the thread."""
+        self._patient_until = time.monotonic() + _CLOSING_SECONDS
+        self._thread.close(None)
+
+    def _is_over(self, save_id: str) -> bool:
+        return self._awaited != save_id or time.monotonic() > self._patient_until
+
+    def _write(self, snapshot: Snapshot, number: int, started: float) -> None:
+        step, location, problem = snapshot.progress.step, "", None
+        try:
+            location = self._store.save(snapshot).location
+        except StateError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001  reported, and raised by ``save`` where training waits for it
+            problem = f"step {step} could not be saved, {type(error).__name__}: {error}"
+        self.outcome = AcknowledgeSave(number, step, location, time.perf_counter() - started, problem)
+        self._inbox.post(self.outcome)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from holdfast.domain.counting import counted
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.data.near_duplicates import SKETCH, VERSION, groups_of, sketches_of
 from holdfast.domain.errors import DataError
 from holdfast.domain.phase import Amount, show_nothing
+from holdfast.domain.sizes import counted
 from holdfast.ports.data_source import Document
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.application.data.keys_in_parts import KeyStore
+    from holdfast.application.data.document_keys import KeyStore
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource
 

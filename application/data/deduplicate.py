@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
-from holdfast.application.data.keys_in_parts import KeysInParts, KeysRemovedError
+from holdfast.application.data.document_keys import KeysInParts, KeysRemovedError
 from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.errors import RestartNeeded, StateError
 from holdfast.ports.transform import Dropped
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.application.data.document_keys import DocumentKeys
-    from holdfast.application.data.keys_in_parts import KeyStore
+    from holdfast.application.data.document_keys import DocumentKeys, KeyStore
     from holdfast.application.data.text_reader import TextReader
     from holdfast.domain.data.work_part import WorkPart
     from holdfast.ports.data_source import Document, Unit

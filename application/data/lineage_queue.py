@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.concurrency.background import BackgroundWorker
+from holdfast.application.concurrency.thread_pool import BackgroundWorker
 from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.domain.data.lineage_event import LineageEvent
+    from holdfast.domain.data.dataset_version import LineageEvent
 
 _MOST_WAITING = 100  # a run has a few events; more wait only if the receiver does not answer
 

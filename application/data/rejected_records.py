@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Literal, Protocol, final
 
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import DataError
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from holdfast.ports.data_source import Rejected, Unit
     from holdfast.ports.transform import Dropped
@@ -184,3 +188,112 @@ def _hidden(record: Mapping[str, object]) -> str:
 
 def _place(record: Mapping[str, object]) -> tuple[object, object]:
     return record.get("unit"), record.get("position")
+
+
+_MOST_REASONS_SHOWN = 3
+
+
+@final
+class RejectionLimit:
+    """Ends the run when more than ``share`` of the records read were rejected; ``share`` is from 0 to 1.
+
+    A share among fewer than ``minimum_records`` says little, so ``add`` checks from this number on, and ``finish`` at
+    any number. Only reasons that begin with ``prefix`` count as rejected. Thread-safe.
+    """
+
+    def __init__(self, share: float, minimum_records: int = 1000, *, prefix: str = "validation.") -> None:
+        self._share = share
+        self._minimum = minimum_records
+        self._prefix = prefix
+        self._read = 0
+        self._reasons: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def add(self, read: int, rejected: Mapping[str, int]) -> None:
+        """Count ``read`` more records, of which ``rejected`` were dropped, by reason.
+
+        Raises ``DataError`` if the share is above the limit, from ``minimum_records`` on.
+        """
+        with self._lock:
+            self._read += read
+            self._reasons.update({reason: n for reason, n in rejected.items() if reason.startswith(self._prefix)})
+            if self._read >= self._minimum:
+                self._check()
+
+    def finish(self) -> None:
+        """Check the share once all records are read; raises ``DataError`` if it is above the limit."""
+        with self._lock:
+            self._check()
+
+    def _check(self) -> None:
+        rejected = self._reasons.total()
+        if rejected / max(self._read, 1) <= self._share:  # a product could be rounded below the limit itself
+            return
+        # ties in the order of the names, so that the message does not depend on the order of threads
+        frequent = sorted(self._reasons.items(), key=lambda item: (-item[1], item[0]))[:_MOST_REASONS_SHOWN]
+        reasons = ", ".join(f"{reason} ({number:,})" for reason, number in frequent)
+        msg = (
+            f"validation rejected {rejected:,} of {self._read:,} records, more than data.validation.max_rejected="
+            f"{self._share:g} allows, most often for {reasons}: repair the data, correct these rules, or raise "
+            "data.validation.max_rejected"
+        )
+        raise DataError(msg)
+
+
+class Profiling(Protocol):
+    """Anything that describes documents from their texts and tokens."""
+
+    def add(
+        self,
+        texts: Sequence[str],
+        ids: NDArray[np.unsignedinteger],
+        offsets: NDArray[np.int64],
+        hashes: NDArray[np.uint64],
+    ) -> None:
+        """Add documents: their texts, and their tokens and hashes as in ``Tokens``."""
+
+
+@final
+class ReadStatistics:
+    """Counts records that were read, and records that were left out or doubtful, by reason. Thread-safe.
+
+    ``records`` counts all records that the source gave, those that cannot be used included. A record that cannot be
+    used is dropped for the reason ``unusable``. ``profile`` describes the documents that are tokenized.
+    """
+
+    def __init__(self, profile: Profiling | None = None) -> None:
+        self.profile = profile
+        self._records = 0
+        self._drops: Counter[str] = Counter()
+        self._warnings: Counter[str] = Counter()
+        self._lock = Lock()
+
+    @property
+    def records(self) -> int:
+        """Return the number of records that were read."""
+        return self._records
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Return the number of records that were left out, by reason, sorted by name."""
+        return dict(sorted(self._drops.items()))
+
+    @property
+    def warnings(self) -> dict[str, int]:
+        """Return the number of records that are used in spite of a warning, by reason, sorted by name."""
+        return dict(sorted(self._warnings.items()))
+
+    def read(self) -> None:
+        """Count a record that was read."""
+        with self._lock:
+            self._records += 1
+
+    def drop(self, reason: str) -> None:
+        """Count a record that is left out."""
+        with self._lock:
+            self._drops[reason] += 1
+
+    def warn(self, reasons: Sequence[str]) -> None:
+        """Count the warnings about a record."""
+        with self._lock:
+            self._warnings.update(reasons)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, final
 
 import numpy as np
 
-from holdfast.application.data.read_statistics import Profiling, ReadStatistics
-from holdfast.application.data.rejected_records import UNUSABLE
+from holdfast.application.data.rejected_records import UNUSABLE, Profiling, ReadStatistics
 from holdfast.domain.data.loss_mask import num_supervised
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
-from holdfast.application.data.lane_documents import LaneDocuments
-from holdfast.application.data.lane_reader import LaneReader, Window
-from holdfast.application.data.read_statistics import ReadStatistics
+from holdfast.application.data.lane_reader import LaneDocuments, LaneReader, Window
+from holdfast.application.data.rejected_records import ReadStatistics
 from holdfast.domain.data.cursor import LANE_ENDED, LanePosition
 from holdfast.domain.data.no_text import all_dropped, no_text
 from holdfast.domain.errors import DataError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.application.concurrency.thread_pool import ThreadPool
     from holdfast.application.data.lane_reader import LanePlan, Wanted
     from holdfast.application.data.text_reader import TextReader
-    from holdfast.domain.data.packed_rows import LaidOutRows
+    from holdfast.domain.data.row_index import LaidOutRows
     from holdfast.domain.data.sample_order import RankShard
     from holdfast.ports.process_group import KeyValueStore
 

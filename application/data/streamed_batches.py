@@ -10,11 +10,11 @@ import numpy as np
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.source_lanes import NO_OWNER, Interrupted, LaneAccess, SourceLanes
-from holdfast.domain.counting import counted
 from holdfast.domain.data.cursor import Cursor, LanePosition
-from holdfast.domain.data.packed_rows import join_rows
+from holdfast.domain.data.row_index import join_rows
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.application.data.text_reader import TextReader
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.mixture import Mixture
-    from holdfast.domain.data.packed_rows import LaidOutRows
+    from holdfast.domain.data.row_index import LaidOutRows
     from holdfast.ports.process_group import KeyValueStore
 
 _CLOSE_SECONDS = 5.0

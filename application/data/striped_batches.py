@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, final
 import numpy as np
 
 from holdfast.application.data.lane_reader import LaneReader
-from holdfast.application.data.read_statistics import ReadStatistics
+from holdfast.application.data.rejected_records import ReadStatistics
 from holdfast.application.data.streamed_batches import DealtRows, StreamedBatches
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.no_text import no_text
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.application.concurrency.thread_pool import ThreadPool
     from holdfast.application.data.lane_reader import Window
     from holdfast.application.data.text_reader import TextReader
-    from holdfast.domain.data.packed_rows import LaidOutRows
+    from holdfast.domain.data.row_index import LaidOutRows
 
 _PATIENCE_SECONDS = 5.0
 _BATCHES_AT_ONCE = 32

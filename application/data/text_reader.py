@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, final
 
 import numpy as np
 
-from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.application.data.record_pipeline import LeftOutDocument, RecordPipeline, Warned
-from holdfast.application.data.rejected_records import reason_of
+from holdfast.application.data.rejected_records import ReadStatistics, reason_of
 from holdfast.domain.data.holdout import hash_of
 from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.errors import DataError
@@ -27,12 +26,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.application.data.left_out import LeftOut
-    from holdfast.application.data.read_statistics import Profiling
     from holdfast.application.data.record_pipeline import Used
-    from holdfast.application.data.rejected_records import Record, RejectedRecords
+    from holdfast.application.data.rejected_records import Profiling, Record, RejectedRecords
     from holdfast.ports.data_source import DataSource, Unit
     from holdfast.ports.document_encoder import DocumentEncoder
+    from holdfast.ports.transform import Dropped
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
@@ -386,3 +384,41 @@ def _emptied(group: list[_Item]) -> Sequence[_Item]:
     documents = group[:]
     group.clear()
     return documents
+
+
+class LeftOut(Protocol):
+    """Documents that are left out by their position in the source, such as duplicates."""
+
+    def fingerprint(self) -> str:
+        """Return a short text that identifies which documents are left out."""
+        ...
+
+    def mask(self, unit: Unit, positions: Sequence[int]) -> NDArray[np.bool_]:
+        """Return whether the document at each of ``positions`` in ``unit`` is left out, bool (positions,)."""
+        ...
+
+    def verdict(self, unit: Unit, position: int) -> Dropped:
+        """Return the reason why the document at ``position`` is left out."""
+        ...
+
+
+@final
+class LeftOutByAny:
+    """The documents that any of ``parts`` leaves out, for the reason of the first one."""
+
+    def __init__(self, parts: Sequence[LeftOut]) -> None:
+        self._parts = parts
+
+    def fingerprint(self) -> str:
+        """Return the fingerprints of the parts."""
+        return " ".join(part.fingerprint() for part in self._parts)
+
+    def mask(self, unit: Unit, positions: Sequence[int]) -> NDArray[np.bool_]:
+        """Return whether the document at each of ``positions`` in ``unit`` is left out, bool (positions,)."""
+        masks = [part.mask(unit, positions) for part in self._parts]
+        found: NDArray[np.bool_] = np.logical_or.reduce(masks)
+        return found
+
+    def verdict(self, unit: Unit, position: int) -> Dropped:
+        """Return the reason why the document at ``position`` is left out."""
+        return next(part.verdict(unit, position) for part in self._parts if part.mask(unit, [position])[0])

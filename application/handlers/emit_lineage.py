@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from holdfast.domain.data.lineage_event import JobExecution, JobState
+from holdfast.domain.data.dataset_version import JobExecution, JobState
 from holdfast.domain.events import RunFailed, RunFinished, RunStarted
 from holdfast.domain.run_end import LifecycleState, RunEnd
 from holdfast.domain.urls import describe
@@ -12,7 +12,7 @@ from holdfast.domain.urls import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.domain.data.lineage_event import LineageDataset, LineageEvent
+    from holdfast.domain.data.dataset_version import LineageDataset, LineageEvent
     from holdfast.domain.events import Event
 
 _LONGEST_ERROR = 2000

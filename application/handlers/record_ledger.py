@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from holdfast.application.concurrency.background import BackgroundWorker
+from holdfast.application.concurrency.thread_pool import BackgroundWorker
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.run_end import RunEnd
 from holdfast.ports.ledger import CheckpointRecord, StepRecords

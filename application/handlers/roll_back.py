@@ -11,7 +11,7 @@ from holdfast.domain.commands import RollBack
 if TYPE_CHECKING:
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import CheckpointStarted, RunStarted, StepCompleted
-    from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
+    from holdfast.domain.fault_tolerance.health import SpikePolicy
     from holdfast.domain.training.progress import Progress
     from holdfast.ports.state_store import StateStore
 

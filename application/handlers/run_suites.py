@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, final
 
-from holdfast.application.handlers.record_samples import until
+from holdfast.application.handlers.record_events import until
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.events import SuiteEvaluated, SuiteFailed
 from holdfast.domain.phase import show_nothing
@@ -15,7 +15,7 @@ from holdfast.domain.phase import show_nothing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.application.handlers.record_samples import Records
+    from holdfast.application.handlers.record_events import Records
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import (
         CheckpointSaved,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.domain.commands import SaveCheckpoint, SaveReason
-from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted
+from holdfast.application.concurrency.thread_pool import BackgroundWorker
+from holdfast.domain.commands import ReportDamage, SaveCheckpoint, SaveReason
+from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunFailed, RunStarted
+from holdfast.domain.phase import saving_phase
 from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.cadence import Cadence, SaveCost, seconds_between_saves
 
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
 
     from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.inbox import Inbox
-    from holdfast.domain.events import Event, ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
+    from holdfast.domain.events import Event, ResourcesAdjusted, StepCompleted, StopRequested
+    from holdfast.domain.phase import ShowPhase
     from holdfast.domain.training.budget import Budget
     from holdfast.ports.process_group import ProcessGroup
+    from holdfast.ports.state_store import StateStore
 
 
 @final
@@ -132,3 +136,59 @@ class LeaveShareOnFailure:
     def __call__(self, event: RunFailed) -> None:
         """Answer ``event``."""
         self._checkpoints.leave_share(event.progress)
+
+
+@final
+class ShowSaves:
+    """Shows the saves that the run waits for, and after the last one ``afterwards``."""
+
+    EVENTS = (RunStarted, RunFailed, CheckpointStarted, CheckpointSaved, CheckpointFailed)
+
+    def __init__(self, show: ShowPhase, afterwards: str = "") -> None:
+        self._show = show
+        self._afterwards = afterwards
+
+    def __call__(self, event: Event) -> None:
+        """Answer ``event``; periodic saves are not shown, as training does not wait for them."""
+        match event:
+            case CheckpointStarted(progress, reason) if reason != SaveReason.PERIODIC:
+                self._show(saving_phase(progress.step))
+            case CheckpointSaved(_, _, reason) if reason in (SaveReason.FINAL, SaveReason.PREEMPT):
+                self._show(self._afterwards)
+            case _:
+                self._show("")
+
+
+@final
+class ScrubCheckpoints:
+    """Has an older checkpoint verified in a thread every ``every`` saves, and reports a damaged one.
+
+    If a verification is still running when the next one is due, the next one is skipped.
+    """
+
+    def __init__(self, store: StateStore, inbox: Inbox, *, every: int) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._every = every
+        self._saves = 0
+        self._thread = BackgroundWorker("scrub")
+        self._is_looking = False
+
+    def __call__(self, event: CheckpointSaved) -> None:  # noqa: ARG002  only its occurrence counts
+        """Count a save, and start a verification if one is due."""
+        self._saves += 1
+        if self._saves % self._every == 0 and not self._is_looking:
+            self._is_looking = True
+            self._thread.submit(self._look)
+        self._thread.raise_errors()
+
+    def on_end(self, event: Event) -> None:  # noqa: ARG002  however it ended
+        """End the thread without waiting for a verification under way."""
+        self._thread.close(0)
+
+    def _look(self) -> None:
+        try:
+            for rejected in self._store.scrub():
+                self._inbox.post(ReportDamage(rejected.name, rejected.reason, rejected.location))
+        finally:
+            self._is_looking = False

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.application.inbox import Inbox
     from holdfast.application.training.data_ranks import DataRanks
     from holdfast.application.training.evaluator import Evaluator
-    from holdfast.application.training.sample_prompts import PromptSampler
+    from holdfast.application.training.generate import PromptSampler
     from holdfast.application.training.step_engine import StepEngine
     from holdfast.domain.commands import Command
     from holdfast.domain.events import Event

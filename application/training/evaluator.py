@@ -11,10 +11,9 @@ import numpy as np
 
 from holdfast.application.data.prefetch import Prefetch, WaitAbandoned
 from holdfast.application.data.tokenizer_difference import uncounted_text
-from holdfast.application.training.piece_losses import PieceLosses
-from holdfast.domain.counting import counted
-from holdfast.domain.errors import DataError
+from holdfast.domain.errors import DataError, OutOfMemory
 from holdfast.domain.phase import Amount, show_nothing
+from holdfast.domain.sizes import counted
 from holdfast.domain.training.preference_loss import mean_rewards, pair_figures
 from holdfast.domain.training.step_outcome import Evaluation
 
@@ -235,3 +234,43 @@ def _evaluation(sums: NDArray[np.float64], *, of_pairs: bool) -> Evaluation:
 
 def _counts(figures: Evaluation) -> tuple[int, int]:
     return figures.num_targets, figures.num_bytes
+
+
+@final
+class PieceLosses:
+    """Evaluates ``trainable`` on batches; after an out-of-memory error all later parts have half as many rows.
+
+    With several ranks such an error is raised, as the others would wait. ``rows`` are those of a part at first, None
+    means all of a batch.
+    """
+
+    def __init__(self, trainable: Trainable, *, num_ranks: int, rows: int | None = None) -> None:
+        self._trainable = trainable
+        self._num_ranks = num_ranks
+        self._rows = rows
+
+    def total(self, batch: Batch) -> float:
+        """Return the summed loss of ``batch`` in nats. Raises ``OutOfMemory`` if one row is too much."""
+        return self._sums(batch, by_piece=False)[0]
+
+    def by_piece(self, batch: Batch) -> tuple[float, NDArray[np.float64]]:
+        """Return the summed loss of ``batch`` and that of each piece, float64 (pieces,), in nats.
+
+        Raises ``OutOfMemory`` if one row is too much.
+        """
+        return self._sums(batch, by_piece=True)
+
+    def _sums(self, batch: Batch, *, by_piece: bool) -> tuple[float, NDArray[np.float64]]:
+        rows = min(self._rows or batch.num_rows, batch.num_rows)
+        while True:
+            try:
+                if not by_piece:
+                    return sum(float(self._trainable.evaluate(part)) for part in batch.split(rows)), np.zeros(0)
+                losses, pieces = zip(
+                    *(self._trainable.evaluate_pieces(part) for part in batch.split(rows)), strict=True
+                )
+                return sum(map(float, losses)), np.concatenate(pieces)
+            except OutOfMemory:
+                if rows == 1 or self._num_ranks > 1:
+                    raise
+            self._rows = rows = (rows + 1) // 2

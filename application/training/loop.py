@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, final
 from holdfast.application.training.command_executor import CommandExecutor, RunState
 from holdfast.application.training.step_engine import StepAbandoned
 from holdfast.domain.commands import RollBack, StopRun
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import DataError, LeaveAtOnce, OutOfMemory, RestartNeeded, StepTorn
 from holdfast.domain.events import (
     DataEnded,
@@ -21,6 +20,7 @@ from holdfast.domain.events import (
     StepCompleted,
     UpdateDropped,
 )
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from holdfast.application.training.command_executor import LoopParts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from holdfast.application.training.piece_losses import PieceLosses
+from holdfast.application.training.evaluator import PieceLosses
 from holdfast.domain.data.exclusion import document_of
 from holdfast.domain.data.packing import BestFitPacking
 from holdfast.domain.data.preference_pairs import rejected_starts, split_pairs

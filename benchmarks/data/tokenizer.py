@@ -8,8 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer as Core
 from typing_extensions import override
 
-from holdfast.adapters.tokenizer.backends.backend_selection import FAST
-from holdfast.adapters.tokenizer.backends.fallback_encoder import FallbackEncoder
+from holdfast.adapters.tokenizer.backends.backend_selection import FAST, FallbackEncoder
 from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer

@@ -21,7 +21,7 @@ from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.build_validation import build_validation, sample_texts
+from holdfast.bootstrap.stages.identify.record_pipeline import build_validation, sample_texts
 from holdfast.configs.sections.data import FilesDataSettings
 from holdfast.domain.data.profile import ProfileBuilder
 

@@ -23,7 +23,7 @@ from holdfast.application.data.feed import Feed
 from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.data_streams import cached_batches, streamed_batches
+from holdfast.bootstrap.stages.prepare.data_streams import cached_batches, streamed_batches
 from holdfast.configs.sections.data import FilesDataSettings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.holdout import Holdout

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
+from holdfast.adapters.shared.tensor_state.file_parts import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.optimizer_state import OPTIMIZER_FILE
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.domain.data.batch import Batch

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.stages.alone import choose_alone
+from holdfast.bootstrap.stages.identify.stage import find_data, identify
 from holdfast.configs.settings_layers import load_settings
 from holdfast.ports.data_source import Document
 
@@ -61,10 +62,8 @@ def prepare(folder: Path, *, vocabulary: int, length: int, rows: int) -> Materia
         f"tokenizer.max_bytes={4 << 20}",
     ]
     settings = load_settings([], overrides, {}).settings
-    container = assemble(
-        settings, folder / "run", {}, report=lambda _: None, keep_choice=lambda _name, value, _reason: value
-    )
-    tokenizer, source = container.tokenizer(), container.data_source()
+    found = find_data(choose_alone(settings).request)
+    tokenizer, source = identify(found, found.data).tokenizer, found.data.source
     tokenizer.write(folder)
     taken: list[NDArray[np.int64]] = []
     wanted = rows * (length - 1)

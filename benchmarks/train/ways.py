@@ -14,16 +14,18 @@ from benchmarks.train.bare import BareLoop
 from benchmarks.train.turns import Turns
 from holdfast.adapters.shared.device.memory_gauge import memory_bytes
 from holdfast.bootstrap.run import build
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.compile_model import compile_model
+from holdfast.bootstrap.stages.alone import build_alone, choose_alone, prepare_alone
+from holdfast.bootstrap.stages.build.compilation import compile_model
+from holdfast.bootstrap.stages.fit.stage import budget_of
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import RunStarted, StepCompleted
 from holdfast.ports.data_source import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.stages.prepare.stage import PreparedRows
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.training.step_outcome import StepOutcome
@@ -51,22 +53,23 @@ def train_holdfast(plan: Mapping[str, Any], settings: TrainSettings) -> None:
 
 def train_bare(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     """Train on the same batches by hand."""
-    container = _container(settings)
-    chosen = container.hardware()
+    chosen = choose_alone(settings)
+    rows = prepare_alone(chosen)
+    model: Any = build_alone(chosen, rows.data.tokenizer).model
     loop = BareLoop(
-        container.model().network,
+        model.network,
         settings.optimizer,
-        device=chosen["optimizer.device"],
-        precision=chosen["optimizer.precision"],
+        device=chosen.hardware["optimizer.device"],
+        precision=chosen.hardware["optimizer.precision"],
     )
-    batches = _batches(container, plan["steps"])
+    batches = _batches(rows, plan["steps"])
     turns = _turns(plan)
     with ExitStack() as stack:
         compile_model(
-            container.model(),
+            model,
             settings,
-            container.budget(),
-            chosen,
+            budget_of(settings),
+            chosen.hardware,
             stack,
             keep_choice=lambda _name, value, _reason: value,
             report=lambda _: None,
@@ -81,27 +84,29 @@ def train_trainer(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     """Train by Hugging Face Trainer: on the same rows, or on documents that it cuts and pads (``documents``)."""
     from benchmarks.train.trainer import train_watched
 
-    container = _container(settings)
-    network = container.model().network
+    chosen = choose_alone(settings)
+    rows = prepare_alone(chosen)
+    model: Any = build_alone(chosen, rows.data.tokenizer).model
+    network = model.network
     network.set_attn_implementation("sdpa")  # what transformers takes where nobody chooses
-    precision = container.hardware()["optimizer.precision"]
+    precision = chosen.hardware["optimizer.precision"]
     collate = None
     if plan["documents"]:
-        examples, collate = _documents(container, settings, settings.optimizer.num_rows * plan["steps"])
+        examples, collate = _documents(rows, settings, settings.optimizer.num_rows * plan["steps"])
     else:
-        ids = [torch.from_numpy(row) for batch in _batches(container, plan["steps"]) for row in batch.input_ids]
+        ids = [torch.from_numpy(row) for batch in _batches(rows, plan["steps"]) for row in batch.input_ids]
         examples = [{"input_ids": row, "labels": row} for row in ids]
     options: dict[str, Any] = {"chosen": settings.optimizer, "precision": precision, "collate": collate}
     train_watched(network, examples, _turns(plan), tuned=plan["tuned"], **options)
 
 
-def _documents(container: Container, settings: TrainSettings, count: int) -> tuple[list[dict[str, Any]], Any]:
+def _documents(rows: PreparedRows, settings: TrainSettings, count: int) -> tuple[list[dict[str, Any]], Any]:
     from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
     end = "<|endoftext|>"
     path = str(settings.tokenizer.path)  # type: ignore[union-attr]
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=path, eos_token=end, pad_token=end)
-    source = container.data_source()
+    source = rows.data.run.source
     units = np.random.default_rng(0).permutation(np.asarray(source.units(), object))
     texts = (part.text for unit in units for part in source.read(unit) if isinstance(part, Document))
     length = settings.data.row_length
@@ -110,22 +115,8 @@ def _documents(container: Container, settings: TrainSettings, count: int) -> tup
     return examples, DataCollatorForLanguageModeling(tokenizer, mlm=False)
 
 
-def _container(settings: TrainSettings) -> Container:
-    return assemble(
-        settings, settings.run.directory, {}, report=lambda _: None, keep_choice=lambda _name, value, _reason: value
-    )
-
-
-def _batches(container: Container, count: int) -> list[Batch]:
-    feed = container.feed()
-    found = list(islice(_endless(feed), count))
-    feed.close()
-    return found
-
-
-def _endless(feed: Any) -> Iterator[Batch]:
-    while (batch := feed.next()) is not None:
-        yield batch
+def _batches(rows: PreparedRows, count: int) -> list[Batch]:
+    return list(islice(rows.stream.batches(Cursor()), count))
 
 
 def _turns(plan: Mapping[str, Any]) -> Turns:

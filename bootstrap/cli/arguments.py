@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.help_format import HelpFormat
+from typing_extensions import override
+
 from holdfast.bootstrap.cli.shell_completion import configurations_for, runs_for, settings_for
 from holdfast.bootstrap.process.program import in_words_of_caller
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.bootstrap.operations.named_checkpoint import Choice
@@ -228,3 +231,41 @@ def _share(text: str) -> float:
 
 
 _share.__name__ = "share above 0, at most 1"  # argparse prints it
+
+
+_BOLD, _CYAN, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[0m"
+_EXAMPLE = re.compile(r"^  (?:python -m (?:application|holdfast)|holdfast|eval) .*?(?=  +#|$)", re.MULTILINE)
+_HEADING = re.compile(r"^\S.*:$", re.MULTILINE)
+
+
+class HelpFormat(argparse.RawDescriptionHelpFormatter):
+    """Prints descriptions and examples as they are written; in color on a terminal, but for ``NO_COLOR``."""
+
+    @override
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(heading and _styled(heading, _BOLD))
+
+    @override
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled = super()._fill_text(text, width, indent)
+        if not has_color():
+            return filled
+        return _EXAMPLE.sub(_colored(_CYAN), _HEADING.sub(_colored(_BOLD), filled))
+
+
+def has_color() -> bool:
+    """Return whether help is printed in color: on a terminal, unless ``NO_COLOR`` is set or the terminal is dumb.
+
+    From Python 3.14 on, argparse colors by itself.
+    """
+    if sys.version_info >= (3, 14) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stdout.isatty()
+
+
+def _styled(text: str, style: str) -> str:
+    return f"{style}{text}{_PLAIN}" if has_color() else text
+
+
+def _colored(style: str) -> str:
+    return f"{style}\\g<0>{_PLAIN}"

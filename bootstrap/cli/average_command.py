@@ -53,10 +53,10 @@ def average(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.average_checkpoints import Selection
     from holdfast.bootstrap.operations.average_checkpoints import average as write_average
     from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.json_log import configure_logging
     from holdfast.bootstrap.process.library_environment import set_library_defaults
-    from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.run_folder.run_audit import record_use
-    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.bootstrap.stages.open_run.screen import phases_shown
 
     configure_logging()
     set_library_defaults()

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def apply_start_options(options: argparse.Namespace, settings: TrainSettings, report: Callable[[str], object]) -> None:
     """Set the old run aside for ``--fresh``, and return to an earlier step for ``--from-step``."""
     if options.fresh:
-        from holdfast.bootstrap.wiring.state_stores import begin_afresh  # a supervisor stays small
+        from holdfast.bootstrap.adapter_choice.state_stores import begin_afresh  # a supervisor stays small
 
         begin_afresh(settings, report)
     if options.from_step is not None:
-        from holdfast.bootstrap.operations.return_to_step import return_to
+        from holdfast.bootstrap.operations.named_checkpoint import return_to
 
         return_to(options.from_step, settings, report)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Self, final
 
 from holdfast.bootstrap.cli.arguments import (
     BEST_HELP,
+    add_checkpoint,
     add_command,
     add_runs_of,
     add_sampling,
     add_trust,
     add_weights,
     base_of,
+    choice_of,
     whole,
 )
 from holdfast.bootstrap.process.exit_codes import ExitCode
@@ -65,9 +68,9 @@ def chat(options: argparse.Namespace) -> int:
     """Serve the page, or talk in the terminal, until the user ends it; return the exit code."""
     from holdfast.bootstrap.operations.chat_models import open_chat_models
     from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.json_log import configure_logging
     from holdfast.bootstrap.process.library_environment import set_library_defaults
-    from holdfast.bootstrap.process.log_settings import configure_logging
-    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.bootstrap.stages.open_run.screen import phases_shown
     from holdfast.domain.training.text_generation import Sampling
 
     configure_logging()
@@ -103,8 +106,7 @@ class _Page:
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from holdfast.bootstrap.web.access import check_host, token_from
-        from holdfast.bootstrap.web.serve import bind, check_packages
+        from holdfast.bootstrap.web.serve import bind, check_host, check_packages, token_from
 
         check_packages('the command "chat" without --terminal')
         self._is_plain = options.plain
@@ -122,9 +124,8 @@ class _Page:
 
     def serve(self, models: Sequence[ChatModel], sampling: Sampling) -> None:
         """Serve the page until Ctrl-C."""
-        from holdfast.bootstrap.web.access import AccessRules
         from holdfast.bootstrap.web.chat_app import chat_app
-        from holdfast.bootstrap.web.serve import address_of, serve
+        from holdfast.bootstrap.web.serve import AccessRules, address_of, serve
 
         for model in models:
             how = "chat template" if model.has_template and not self._is_plain else "plain continuation"
@@ -138,3 +139,59 @@ def _steps(text: str) -> Sequence[int]:
 
 
 _steps.__name__ = "list of steps"  # argparse prints it
+
+
+_GENERATE_HELP = """\
+Uses the newest valid checkpoint unless --step, --best or the folder of a checkpoint selects another.
+The prompt of a run on conversations (data.task=chat) is a message of the user, and the reply is printed; with --plain
+it is continued as text.
+The text is printed as it is generated. If the model has too few positions, fewer tokens are generated, and a line on
+standard error says so.
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/default --best --prompt 'def main' --temperature 0
+  %(prog)s runs/default/checkpoints/checkpoint-300
+"""
+
+
+def add_generate(commands: Commands) -> None:
+    """Add ``generate`` to ``commands``."""
+    parser = add_command(commands, "generate", "continue a text with a trained model", _GENERATE_HELP, generate)
+    add_checkpoint(parser)
+    add_weights(parser)
+    add_trust(parser)
+    parser.add_argument("--prompt", default="", help="text to continue; without it the model starts a document")
+    parser.add_argument("--plain", action="store_true", help="continue the prompt as text, without a chat template")
+    add_sampling(parser)
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Print a continuation of the prompt; return the exit code."""
+    from holdfast.bootstrap.operations.named_checkpoint import place_of
+    from holdfast.bootstrap.operations.trained_model import open_trained
+    from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.json_log import configure_logging
+    from holdfast.bootstrap.process.library_environment import set_library_defaults
+    from holdfast.bootstrap.run_folder.run_audit import record_use
+    from holdfast.bootstrap.stages.open_run.screen import phases_shown
+    from holdfast.domain.training.text_generation import Sampling
+
+    configure_logging()
+    set_library_defaults()
+    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, options.top_p, options.seed)
+    choice = choice_of(options)
+    with phases_shown() as show:
+        trained = open_trained(options.run, choice=choice, trusted=stated_trust(options), show=show)
+    record_use(place_of(options.run, choice).path, "TextGenerated", {"location": trained.location})
+    is_chat = trained.chat_template is not None and options.prompt and not options.plain
+    written = trained.reply if is_chat else trained.stream
+    written(options.prompt, sampling, _show, partial(print, file=sys.stderr))
+    print()
+    return ExitCode.FINISHED
+
+
+def _show(text: str) -> None:
+    from holdfast.bootstrap.process.printing import visible
+
+    print(visible(text), end="", flush=True)

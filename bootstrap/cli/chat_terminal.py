@@ -8,13 +8,13 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.training.reply import ReplyEnd
+from holdfast.application.training.generate import ReplyEnd
 from holdfast.bootstrap.cli.arguments import temperature, whole
 from holdfast.bootstrap.operations.chat_models import ChatRequest
 from holdfast.bootstrap.process.exit_codes import ExitCode
 from holdfast.bootstrap.process.printing import as_error, visible
 from holdfast.domain.errors import TrainingError
-from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.conversation_record import ChatMessage, MessageRole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from holdfast.bootstrap.cli.arguments import (
     whole,
 )
 from holdfast.bootstrap.process.exit_codes import ExitCode
-from holdfast.domain.counting import counted
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +65,9 @@ def evaluate(options: argparse.Namespace) -> int:
     Returns the exit code.
     """
     from holdfast.bootstrap.operations.other_data import OtherData
-    from holdfast.bootstrap.process.launcher_watch import end_with_parent
+    from holdfast.bootstrap.process.json_log import configure_logging
+    from holdfast.bootstrap.process.launch import end_with_parent
     from holdfast.bootstrap.process.library_environment import set_library_defaults
-    from holdfast.bootstrap.process.log_settings import configure_logging
 
     if options.parent is not None:
         end_with_parent(options.parent)
@@ -81,7 +81,7 @@ def _measure(options: argparse.Namespace, data: OtherData) -> int:
     from holdfast.bootstrap.operations.trained_model import open_trained
     from holdfast.bootstrap.operations.trust import stated_trust
     from holdfast.bootstrap.process.printing import fitting, short
-    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.bootstrap.stages.open_run.screen import phases_shown
 
     with phases_shown(is_quiet=options.quiet) as show:
         trained = open_trained(
@@ -142,7 +142,7 @@ def _evaluate_suites(options: argparse.Namespace, changes: OtherData) -> int:
     from holdfast.bootstrap.operations.evaluate_suites import evaluate_suites
     from holdfast.bootstrap.operations.trust import stated_trust
     from holdfast.bootstrap.process.text_table import table
-    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.bootstrap.stages.open_run.screen import phases_shown
     from holdfast.domain.errors import ConfigurationError
 
     if changes.is_named:

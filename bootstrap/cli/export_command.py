@@ -69,11 +69,11 @@ def export(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.export_model import export as write_model
     from holdfast.bootstrap.operations.named_checkpoint import place_of
     from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.json_log import configure_logging
     from holdfast.bootstrap.process.library_environment import set_library_defaults
-    from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.signals import exiting_on_termination
     from holdfast.bootstrap.run_folder.run_audit import record_use
-    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.bootstrap.stages.open_run.screen import phases_shown
 
     order, choice = _order_of(options), choice_of(options)
     configure_logging()

@@ -82,8 +82,7 @@ def launch(options: argparse.Namespace) -> int:
     """Print, write or submit the job file for the settings; return the exit code."""
     from holdfast.adapters.shared.files.file_operations import explain
     from holdfast.bootstrap.job_files.render_job import KINDS
-    from holdfast.bootstrap.job_files.shared_folders import notes_on_folders
-    from holdfast.bootstrap.job_files.submit_job import client_of, submit
+    from holdfast.bootstrap.job_files.submit_job import client_of, notes_on_folders, submit
     from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.run import build
     from holdfast.configs.settings_layers import load_settings
@@ -113,10 +112,9 @@ def launch(options: argparse.Namespace) -> int:
 
 def _job(options: argparse.Namespace, kind: Kind, settings: TrainSettings) -> Job:
     """Return the job of the options. Raises ``ConfigurationError`` for options that do not go together."""
-    from holdfast.bootstrap.job_files.job import Job, Program
-    from holdfast.bootstrap.job_files.job_settings import job_settings
-    from holdfast.bootstrap.job_files.process_number import refuse_number
-    from holdfast.bootstrap.job_files.ray_workers import SETTINGS, refuse_ray, workers_of
+    from holdfast.bootstrap.job_files.job import Job, Program, job_settings
+    from holdfast.bootstrap.job_files.render_job import refuse_number
+    from holdfast.bootstrap.job_files.submit_job import SETTINGS, refuse_ray, workers_of
     from holdfast.configs.sections.distributed import AutoDistributedSettings
 
     machine, found = _machine(options, kind, settings), job_settings(settings, os.environ)

@@ -11,39 +11,38 @@ from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
-from holdfast.bootstrap.cli.arguments import takes_settings
-from holdfast.bootstrap.cli.audit_command import add_audit
+from holdfast.bootstrap.adapter_choice.launch_environment import check_numbers
+from holdfast.bootstrap.cli.arguments import HelpFormat, takes_settings
 from holdfast.bootstrap.cli.average_command import add_average
-from holdfast.bootstrap.cli.chat_command import add_chat
-from holdfast.bootstrap.cli.completion_command import add_completion
-from holdfast.bootstrap.cli.config_command import add_config
+from holdfast.bootstrap.cli.chat_command import add_chat, add_generate
 from holdfast.bootstrap.cli.data_command import add_data
-from holdfast.bootstrap.cli.doctor_command import add_doctor
-from holdfast.bootstrap.cli.drill_command import add_drill
-from holdfast.bootstrap.cli.erase_command import add_erase
+from holdfast.bootstrap.cli.drill_command import add_drill, add_verify_resume
 from holdfast.bootstrap.cli.evaluate_command import add_evaluate
-from holdfast.bootstrap.cli.explain_command import add_explain
 from holdfast.bootstrap.cli.export_command import add_export
-from holdfast.bootstrap.cli.generate_command import add_generate
-from holdfast.bootstrap.cli.help_format import HelpFormat
 from holdfast.bootstrap.cli.import_trainer_args_command import add_import_trainer_args
-from holdfast.bootstrap.cli.init_command import add_init
-from holdfast.bootstrap.cli.inspect_command import add_inspect
 from holdfast.bootstrap.cli.launch_command import add_launch
-from holdfast.bootstrap.cli.pin_command import add_pin
 from holdfast.bootstrap.cli.plan_command import add_plan
 from holdfast.bootstrap.cli.prepare_command import add_prepare
 from holdfast.bootstrap.cli.report_command import add_report
-from holdfast.bootstrap.cli.runs_command import add_runs
 from holdfast.bootstrap.cli.samples_command import add_samples
 from holdfast.bootstrap.cli.shell_completion import complete_if_asked
+from holdfast.bootstrap.cli.short_commands import (
+    add_audit,
+    add_completion,
+    add_config,
+    add_doctor,
+    add_erase,
+    add_explain,
+    add_init,
+    add_inspect,
+    add_pin,
+    add_runs,
+)
 from holdfast.bootstrap.cli.train_command import add_train
 from holdfast.bootstrap.cli.tune_command import add_tune
-from holdfast.bootstrap.cli.verify_resume_command import add_verify_resume
 from holdfast.bootstrap.cli.watch_command import add_watch
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, end_with, guarded
 from holdfast.bootstrap.process.program import called_as, in_words_of_caller
-from holdfast.bootstrap.wiring.launch_environment import check_numbers
 from holdfast.configs.option_form import as_settings, hint_for
 from holdfast.version import __version__
 

@@ -48,14 +48,14 @@ def add_plan(commands: Commands) -> None:
 
 def plan(options: argparse.Namespace) -> int:
     """Print the plan of a run; return the exit code."""
+    from holdfast.bootstrap.adapter_choice.process_group import is_first_rank
     from holdfast.bootstrap.cli.plan_lines import plan_lines
     from holdfast.bootstrap.operations.plan_run import PlanRequest, RunPlanner, refuse_full_disk
     from holdfast.bootstrap.process.child_run import ChildFailedError
+    from holdfast.bootstrap.process.json_log import configure_logging
     from holdfast.bootstrap.process.library_environment import set_library_defaults
-    from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.signals import StoppedAtOnce
-    from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.settings_layers import load_settings
     from holdfast.domain.errors import ConfigurationError
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bootstrap.process.aligned_lines import aligned
+from holdfast.bootstrap.process.text_table import aligned
 from holdfast.bootstrap.run_reading.formatting import duration
-from holdfast.bootstrap.wiring.marked_rows import has_colors, row_lines
+from holdfast.bootstrap.stages.prepare.supervision_proof import has_colors, row_lines
 from holdfast.configs.error_messages import one_line
-from holdfast.domain.counting import counted
-from holdfast.domain.sizes import shown_size
+from holdfast.domain.sizes import counted, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -59,8 +59,8 @@ def prepare(options: argparse.Namespace) -> int:
     """Tokenize the data of a run ahead, and print what was done; return the exit code."""
     from holdfast.bootstrap.cli.begin_run import resume_arguments
     from holdfast.bootstrap.operations.prepare_data import left_out_lines
+    from holdfast.bootstrap.process.json_log import configure_logging
     from holdfast.bootstrap.process.library_environment import set_library_defaults
-    from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.program import called_as
     from holdfast.configs.aliases import current_name
@@ -115,7 +115,7 @@ def _made(settings: TrainSettings, options: argparse.Namespace) -> PreparedAhead
 
 def _lines(prepared: Prepared) -> Iterator[str]:
     """Yield lines for a person about the tokens."""
-    from holdfast.domain.counting import counted
+    from holdfast.domain.sizes import counted
 
     documents = counted(prepared.documents, "document")
     yield f"{prepared.tokens:,} tokens of {documents}, {prepared.source_bytes:,} bytes of data"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, final
 
-from holdfast.bootstrap.process.aligned_lines import aligned
 from holdfast.bootstrap.process.printing import fitting, short
 from holdfast.bootstrap.process.program import called_as
+from holdfast.bootstrap.process.text_table import aligned
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout
 from holdfast.configs.space_file import words_of
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
+from holdfast.domain.sizes import counted
 from holdfast.domain.tuning.trial import TrialState
 
 if TYPE_CHECKING:

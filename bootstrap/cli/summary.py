@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.data.rejected_records import counts_of, lost_line, reason_of
 from holdfast.application.handlers.log_events import first_metrics
-from holdfast.bootstrap.process.aligned_lines import aligned
 from holdfast.bootstrap.process.printing import fitting, short, visible
 from holdfast.bootstrap.process.program import called_as
+from holdfast.bootstrap.process.text_table import aligned
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.asked_trust import asked_trust
-from holdfast.bootstrap.wiring.data_streams import holds_pairs
-from holdfast.bootstrap.wiring.goodput_accounting import sentence_of
-from holdfast.bootstrap.wiring.record_files import rejected_in
-from holdfast.bootstrap.wiring.screen import phases_shown
-from holdfast.domain.counting import counted
+from holdfast.bootstrap.stages.attach.run_records import sentence_of
+from holdfast.bootstrap.stages.attach.suite_process import asked_trust
+from holdfast.bootstrap.stages.open_run.record_files import rejected_in
+from holdfast.bootstrap.stages.open_run.screen import phases_shown
 from holdfast.domain.events import (
     DataEnded,
     EvaluationCompleted,
@@ -31,6 +31,7 @@ from holdfast.domain.events import (
     SuiteFailed,
 )
 from holdfast.domain.run_end import LifecycleState, RunEnd
+from holdfast.domain.sizes import counted
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Report:
         if self._has_trained(progress):
             rows += [("steps", f"{progress.step:,}")] if self._run.stopped_by is not None else []
             rows += [("tokens", f"{progress.tokens:,}")]
-            unit = "pair" if holds_pairs(self._run.settings.data) else "token"
+            unit = "pair" if self._run.settings.data.holds_pairs else "token"
             if isinstance(found["loss"], float):  # unlike that of the progress line, which is smoothed
                 rows.append(("loss", f"{found['loss']:.3f} nats/{unit} in the last step"))
         rows += self._evaluation_rows()
@@ -189,7 +190,7 @@ class Report:
                 f"the run is finished at step {progress.step}: nothing was left to train; another one: add --fresh or "
                 f"{place}; more of it: a larger {self._limit(progress)}"
             )
-        budget = self._run.parts.opened.budget.steps if self._run.parts is not None else None
+        budget = self._run.parts.plan.budget.steps if self._run.parts is not None else None
         whole = f" of {budget:,}" if budget is not None else ""
         if self._end.at_finish is LifecycleState.FINISHED:
             return f"finished after step {progress.step:,}{whole}: {stop.reason}"
@@ -267,3 +268,44 @@ def _indented(text: str) -> str:
 def _plain(value: float | None) -> float | str | None:
     """Return ``value`` for JSON, which has no numbers for NaN and infinity."""
     return value if value is None or math.isfinite(value) else str(value)
+
+
+_SECONDS = 10.0
+_SECONDS_AFTER_SIGNAL = 2.0
+
+
+@final
+class EndReport:
+    """Writes ``report.html`` when ``run`` has ended, unless ``run.report`` is off or this is not the first rank.
+
+    A start that is refused, because another process trains the run or a setting would make another run, writes none.
+    ``path`` is the file once it is written.
+    """
+
+    def __init__(self, run: Run, *, is_first_rank: bool) -> None:
+        self._run = run
+        self._is_wanted = is_first_rank and run.settings.run.report
+        self.path: Path | None = None
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Write the report at the end of this context and after an error, but not if the process is told to end now."""
+        try:
+            yield
+        except Exception:
+            self._write()
+            raise
+        self._write()
+
+    def _write(self) -> None:
+        if not self._is_wanted or not self._run.has_folder:
+            return
+        from holdfast.bootstrap.web.report_html import write_at_end
+
+        stop = self._run.stopped_by
+        seconds = _SECONDS if stop is None or stop.signal is None else _SECONDS_AFTER_SIGNAL
+        self.path = write_at_end(self._run.directory, _say, seconds)
+
+
+def _say(line: str) -> None:
+    print(fitting(line, sys.stderr), file=sys.stderr)

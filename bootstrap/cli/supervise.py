@@ -6,13 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from holdfast.bootstrap.adapter_choice.process_group import is_launched
 from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
-from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.printing import print_line, report_line
 from holdfast.bootstrap.process.program import module_called
-from holdfast.bootstrap.process.supervisor import Supervisor
+from holdfast.bootstrap.process.supervisor import HeartbeatMonitor, Supervisor
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy

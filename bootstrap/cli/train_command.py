@@ -19,12 +19,12 @@ from holdfast.domain.errors import TrainingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.bootstrap.adapter_choice.part_overrides import RunOptions
     from holdfast.bootstrap.cli.arguments import Commands
     from holdfast.bootstrap.cli.summary import Report
     from holdfast.bootstrap.process.json_log import JsonLog
     from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.run import Run
-    from holdfast.bootstrap.wiring.part_overrides import RunOptions
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.training.progress import Progress
 
@@ -81,13 +81,13 @@ def train(options: argparse.Namespace) -> int:
         from holdfast.bootstrap.cli.supervise import supervise
 
         return supervise(options)
+    from holdfast.bootstrap.adapter_choice.process_group import is_first_rank
     from holdfast.bootstrap.cli.begin_run import apply_start_options
-    from holdfast.bootstrap.process.launcher_watch import stop_with_study
+    from holdfast.bootstrap.process.json_log import configure_logging
+    from holdfast.bootstrap.process.launch import stop_with_study
     from holdfast.bootstrap.process.library_environment import set_library_defaults
-    from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import fitting, print_line, report_line
     from holdfast.bootstrap.run import build
-    from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.settings_layers import load_settings
 
     if log is None:
@@ -112,7 +112,7 @@ def train(options: argparse.Namespace) -> int:
 
 def _options_of_build(options: argparse.Namespace, log: JsonLog | None, settings: TrainSettings) -> RunOptions:
     """Return the arguments of ``build`` by which the first rank writes to ``log``, or to the console without one."""
-    from holdfast.bootstrap.wiring.process_group import is_first_rank
+    from holdfast.bootstrap.adapter_choice.process_group import is_first_rank
 
     parts: RunOptions = {"accept_changed_data": options.accept_changed_data, "is_quiet": options.quiet}
     if log is None:
@@ -195,13 +195,12 @@ def _train_here(run: Run, output: _Output) -> int:
 
 def _train_hearing(run: Run, heard: Callable[[str, int], bool], output: _Output) -> int:
     """Train until the end or a signal, of which ``heard`` is told; return the exit code."""
-    from holdfast.bootstrap.cli.end_report import EndReport
-    from holdfast.bootstrap.cli.summary import Report, failure_of
-    from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
+    from holdfast.bootstrap.adapter_choice.process_group import is_first_rank
+    from holdfast.bootstrap.cli.summary import EndReport, Report, failure_of
+    from holdfast.bootstrap.process.launch import ending_with_launcher
     from holdfast.bootstrap.process.printing import unread_output_dropped
     from holdfast.bootstrap.process.process_age import process_age
     from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
-    from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.secret_masking import mask
 
     run.may_exit, run.seconds_before = True, process_age()
@@ -232,7 +231,7 @@ def _train_hearing(run: Run, heard: Callable[[str, int], bool], output: _Output)
 
 
 def _summarize(report: Report, output: _Output, progress: Progress) -> None:
-    from holdfast.bootstrap.wiring.process_group import is_first_rank
+    from holdfast.bootstrap.adapter_choice.process_group import is_first_rank
 
     if output.write is None:
         report.show(progress)

@@ -69,7 +69,7 @@ def add_tune(commands: Commands) -> None:
 
 def tune(options: argparse.Namespace) -> int:
     """Search for better settings, or test learning rates, and print the result; return the exit code."""
-    from holdfast.bootstrap.process.launcher_watch import stop_with_parent
+    from holdfast.bootstrap.process.launch import stop_with_parent
     from holdfast.bootstrap.process.library_environment import set_library_defaults
 
     options.log = json_log(options)
@@ -111,8 +111,7 @@ def _search(options: argparse.Namespace, report: Callable[[str], object]) -> int
 
 def _search_on_ray(options: argparse.Namespace, request: TuneRequest, report: Callable[[str], object]) -> int:
     """Start the search on a Ray cluster, and print its result; return the exit code."""
-    from holdfast.bootstrap.operations.tune_on_ray import tune_on_ray
-    from holdfast.bootstrap.operations.tune_study import TuneStudy
+    from holdfast.bootstrap.operations.tune_study import TuneStudy, tune_on_ray
 
     files = [word for path in options.config for word in ("--config", str(path))]
     length = [("--trials", options.trials), ("--tokens", options.tokens)]
@@ -147,8 +146,8 @@ def _write(study: TuneStudy) -> None:
     """Write the report and the best settings as they are now."""
     from holdfast.bootstrap.operations.study_facts import study_facts
     from holdfast.bootstrap.run_folder.study_folder import StudyLayout
+    from holdfast.bootstrap.web.report_html import write_text
     from holdfast.bootstrap.web.study_html import study_html
-    from holdfast.bootstrap.web.write_report import write_text
 
     study.write_best()
     write_text(StudyLayout(study.root).report, study_html(study_facts(study.root)))
@@ -180,8 +179,8 @@ def _find_rate(options: argparse.Namespace, report: Callable[[str], object]) -> 
 
 def _curve(result: RangeTestResult, chosen: Sequence[str]) -> list[str]:
     """Return the curve of a range test as lines, and what it suggests for a run with what was ``chosen``."""
-    from holdfast.bootstrap.process.aligned_lines import aligned
     from holdfast.bootstrap.process.program import called_as
+    from holdfast.bootstrap.process.text_table import aligned
 
     most, width = 24, 40
     every = max(1, -(-len(result.rates) // most))
@@ -201,7 +200,7 @@ def _curve(result: RangeTestResult, chosen: Sequence[str]) -> list[str]:
 
 
 def _set_aside(root: Path, report: Callable[[str], object]) -> None:
-    from holdfast.bootstrap.run_folder.set_aside import set_aside
+    from holdfast.bootstrap.run_folder.run_lock import set_aside
 
     if (target := set_aside(root)) is not None:
         report(f"the old one is in {target}")

@@ -50,15 +50,21 @@ def add_watch(commands: Commands) -> None:
 
 def watch(options: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C; return the exit code."""
-    from holdfast.bootstrap.web.access import AccessRules, check_host, token_from
-    from holdfast.bootstrap.web.serve import address_of, bind, check_packages, serve
+    from holdfast.bootstrap.web.serve import (
+        AccessRules,
+        address_of,
+        bind,
+        check_host,
+        check_packages,
+        serve,
+        token_from,
+    )
 
     check_packages('the command "watch"')
     token = token_from(options.token_from, setting="--token-from")
     check_host(options.host, token, setting="--token-from")
 
-    from holdfast.bootstrap.web.run_board import RunBoard
-    from holdfast.bootstrap.web.watch_app import watch_app
+    from holdfast.bootstrap.web.watch_app import RunBoard, watch_app
 
     if options.with_input:
         os.nice(_NICENESS)  # training comes first

@@ -7,6 +7,7 @@ import resource
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -15,20 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
-from holdfast.bootstrap.doctor.device_checks import judge_devices, probe_torch
-from holdfast.bootstrap.doctor.finding import Check, Finding, bad, good
-from holdfast.bootstrap.doctor.installed_software import (
-    PACKAGE,
-    allowed_python,
-    check_extras,
-    check_packages,
-    check_python,
-    check_secrets,
-    installed_version,
-    requirements,
-    warn_of_checkout,
-)
-from holdfast.bootstrap.doctor.machine_limits import (
+from holdfast.bootstrap.adapter_choice.lazy import lazy
+from holdfast.bootstrap.doctor.device_checks import (
     bind_briefly,
     check_clock,
     check_host_name,
@@ -39,8 +28,11 @@ from holdfast.bootstrap.doctor.machine_limits import (
     check_port,
     check_processes,
     check_threads,
+    judge_devices,
+    probe_torch,
 )
-from holdfast.bootstrap.doctor.named_folders import named_folders
+from holdfast.bootstrap.doctor.expected_sizes import named_folders
+from holdfast.bootstrap.doctor.finding import Check, Finding, bad, failed, good
 from holdfast.bootstrap.doctor.named_places import (
     data_places,
     database_places,
@@ -49,8 +41,19 @@ from holdfast.bootstrap.doctor.named_places import (
     is_on_disk,
     places_with_clocks,
 )
-from holdfast.bootstrap.doctor.named_plugins import check_plugins
-from holdfast.bootstrap.doctor.needed_extras import needed_extras
+from holdfast.bootstrap.doctor.needed_extras import (
+    PACKAGE,
+    allowed_python,
+    check_extras,
+    check_packages,
+    check_plugins,
+    check_python,
+    check_secrets,
+    installed_version,
+    needed_extras,
+    requirements,
+    warn_of_checkout,
+)
 from holdfast.bootstrap.doctor.network_checks import (
     ask_postgres,
     check_archive,
@@ -65,16 +68,13 @@ from holdfast.bootstrap.doctor.network_checks import (
     send_request,
     time_of_servers,
 )
-from holdfast.bootstrap.doctor.perform_checks import perform_in_turn, perform_together
-from holdfast.bootstrap.doctor.record_checks import record_checks
-from holdfast.bootstrap.doctor.storage_checks import check_shared_memory, check_temporary, look_at_folder
+from holdfast.bootstrap.doctor.storage_checks import check_shared_memory, check_temporary, look_at_folder, record_checks
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
-from holdfast.bootstrap.wiring.lazy import lazy
-from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
+from holdfast.bootstrap.stages.choose.memory_check import refuse_from_settings
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.sections.distributed import AutoDistributedSettings
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from holdfast.domain.phase import show_nothing
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _devices(settings: TrainSettings, facts: dict[str, Any]) -> Check:
 
 def _machine(settings: TrainSettings, number: int, seconds: float) -> Sequence[Check]:
     def memory() -> Iterator[Finding]:
-        room: Any = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(number)
+        room: Any = lazy("holdfast.adapters.shared.device.memory_gauge:host_room")(number)
         free = lazy("holdfast.adapters.shared.device.host_memory:free_bytes")()
         yield check_memory_room(room, free)
         yield check_model_fits(lambda: refuse_from_settings(settings, number))
@@ -296,3 +296,47 @@ def _newest_file(folder: Path) -> float:
         for file in islice(folder.iterdir(), _NEWEST_FILES):
             newest = max(newest, file.lstat().st_mtime)
     return newest
+
+
+def perform_together(checks: Sequence[Check]) -> list[Finding]:
+    """Return the findings of all ``checks`` in their order; all run at once, each within its own time limit.
+
+    A check that takes longer is left alone in its thread; the findings that it had until then count.
+    """
+    running = [_Running(check) for check in checks]
+    return [finding for each in running for finding in each.findings()]
+
+
+def perform_in_turn(checks: Sequence[Check]) -> list[Finding]:
+    """Return the findings of ``checks``, each of which begins after the one before, so that they do not compete."""
+    return [finding for check in checks for finding in perform_together([check])]
+
+
+class _Running:
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._found: list[Finding] = []
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._look, name=f"holdfast-{check.name}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the memory limit leaves no room for another thread
+            self._look()
+
+    def findings(self) -> list[Finding]:
+        """Wait for the rest of the time limit; return the findings until then."""
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, self._began + self._check.seconds - time.monotonic()))
+        found = [*self._found]
+        if self._thread.is_alive():
+            detail = f"no answer within {self._check.seconds:g} s"
+            remedy = "check whether a disk, file system or server that it needs hangs; --timeout allows more time"
+            found.append(bad(self._check.name, detail, remedy))
+        return found
+
+    def _look(self) -> None:
+        try:
+            for finding in self._check.look():
+                self._found.append(finding)  # one by one, as the reader may not wait for the last
+        except Exception as error:  # noqa: BLE001  any error of a check is a finding
+            self._found.append(failed(self._check.name, error))

@@ -20,7 +20,7 @@ from holdfast.adapters.shared.network.hub_names import HUB_SCHEME, is_kept_offli
 from holdfast.adapters.shared.network.retry import http_status
 from holdfast.bootstrap.doctor.finding import Finding, bad, doubtful, failed, good
 from holdfast.bootstrap.doctor.needed_extras import EXTRA_OF_SCHEME
-from holdfast.bootstrap.wiring.connection_string import connection_string
+from holdfast.bootstrap.stages.attach.monitors import connection_string
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.errors import ConfigurationError, TrainingError
 

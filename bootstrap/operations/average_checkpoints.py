@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
-from holdfast.adapters.shared.tensor_state.file_names import AVERAGE_FILE, MODEL_FILE
-from holdfast.adapters.shared.tensor_state.file_parts import InMemoryPart, read_whole
+from holdfast.adapters.shared.tensor_state.file_parts import AVERAGE_FILE, MODEL_FILE, InMemoryPart, read_whole
 from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
-from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import (
     Choice,
     Place,
@@ -25,7 +23,7 @@ from holdfast.bootstrap.operations.named_checkpoint import (
     refuse_missing,
     restore,
 )
-from holdfast.bootstrap.operations.trained_model import open_store, open_trained
+from holdfast.bootstrap.operations.trained_model import open_store, open_trained, opening_weights, uses_average
 from holdfast.bootstrap.run_folder.found_paths import at_project
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.domain.errors import ConfigurationError, StateError
@@ -248,7 +246,7 @@ def _parts(
     folders: Sequence[tuple[Path, OpenFile]], weights: Sequence[float], choice: Choice, stack: ExitStack, run: Path
 ) -> Sequence[StatePart]:
     """Return the files of the average: means of the weights, and the descriptions of the newest one of ``run``."""
-    from holdfast.adapters.shared.tensor_state.mean_tensors import MeanTensors
+    from holdfast.adapters.shared.tensor_state.consolidation import MeanTensors
     from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
 
     sources = []

@@ -10,9 +10,9 @@ from holdfast.adapters.shared.network.hub_names import names_folder
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
 from holdfast.bootstrap.run_folder.found_paths import move_path
 from holdfast.bootstrap.run_folder.record_file import read_record
-from holdfast.bootstrap.wiring.compatibility import refuse_run_folder
+from holdfast.bootstrap.stages.choose.former_settings import refuse_run_folder
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.home_folder import expanded
+from holdfast.domain.urls import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

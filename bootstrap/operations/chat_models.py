@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
-from holdfast.application.training.reply import chat_prompt, plain_prompt, stream_reply
+from holdfast.adapters.shared.tensor_state.file_parts import MODEL_FILE
+from holdfast.application.training.generate import chat_prompt, plain_prompt, stream_reply
+from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.operations.named_checkpoint import place_of
 from holdfast.bootstrap.operations.trained_model import open_trained
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import meant_run
 from holdfast.bootstrap.run_folder.run_audit import record_use
-from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.domain.errors import ConfigurationError, OutOfMemory
 from holdfast.domain.sizes import shown_size
 from holdfast.ports.tokenizer import HasChatTemplate
@@ -21,11 +21,11 @@ from holdfast.ports.tokenizer import HasChatTemplate
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.application.training.reply import ReplyEnd, ReplyPrompt
+    from holdfast.application.training.generate import ReplyEnd, ReplyPrompt
     from holdfast.bootstrap.operations.named_checkpoint import Choice
     from holdfast.bootstrap.operations.trained_model import Trained
     from holdfast.domain.phase import ShowPhase
-    from holdfast.domain.training.conversation import ChatMessage
+    from holdfast.domain.training.conversation_record import ChatMessage
     from holdfast.domain.training.text_generation import Sampling
 
 _FREE_MEMORY = lazy("holdfast.adapters.shared.device.host_memory:free_bytes")

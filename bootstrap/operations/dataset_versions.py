@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.process.text_table import table, table_within
 from holdfast.bootstrap.run_reading.formatting import moment
-from holdfast.bootstrap.wiring.named_version import find_version
-from holdfast.bootstrap.wiring.version_store import VersionStore
+from holdfast.bootstrap.stages.prepare.dataset_versions import VersionStore
+from holdfast.bootstrap.stages.prepare.named_version import find_version
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.counting import counted
-from holdfast.domain.data.version_difference import compare_versions
+from holdfast.domain.data.dataset_version import compare_versions
 from holdfast.domain.errors import DataError
-from holdfast.domain.home_folder import expanded
+from holdfast.domain.sizes import counted
+from holdfast.domain.urls import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.bootstrap.wiring.named_version import NamedVersion
-    from holdfast.domain.data.dataset_version import DatasetVersion
-    from holdfast.domain.data.version_difference import VersionDifference
+    from holdfast.bootstrap.stages.prepare.named_version import NamedVersion
+    from holdfast.domain.data.dataset_version import DatasetVersion, VersionDifference
 
 _MOST_FILES = 20
 _OF_CACHES = ("HOLDFAST_RUN__CACHE_DIR", "HOLDFAST_DATA__CACHE__DIR")

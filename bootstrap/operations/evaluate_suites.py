@@ -21,12 +21,11 @@ from holdfast.bootstrap.operations.export_order import ExportOrder
 from holdfast.bootstrap.operations.named_checkpoint import place_of
 from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
-from holdfast.bootstrap.wiring.asked_trust import TASKS, trust_of_suites
-from holdfast.bootstrap.wiring.suite_process import MISSING, PACKAGE, SCRATCH
-from holdfast.bootstrap.wiring.verified_copy import scratch_of
+from holdfast.bootstrap.stages.attach.suite_process import MISSING, PACKAGE, SCRATCH, TASKS, trust_of_suites
+from holdfast.bootstrap.stages.identify.verified_copy import scratch_of
 from holdfast.domain.errors import ConfigurationError, TrainingError
-from holdfast.domain.home_folder import expanded
 from holdfast.domain.phase import show_nothing
+from holdfast.domain.urls import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,10 +11,9 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.operations.trust import note_trust
-from holdfast.bootstrap.run_folder.decided_steps import budget_in
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP
-from holdfast.bootstrap.run_folder.record_file import read_record
+from holdfast.bootstrap.run_folder.record_file import budget_in, read_record
 from holdfast.bootstrap.run_folder.run_lock import holder_of
 from holdfast.bootstrap.run_reading.formatting import rough_duration
 from holdfast.bootstrap.run_reading.run_state import (
@@ -25,9 +24,9 @@ from holdfast.bootstrap.run_reading.run_state import (
     time_of,
 )
 from holdfast.configs.error_messages import one_line
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
 from holdfast.domain.run_end import LifecycleState
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,13 +14,13 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.bootstrap.operations.base_of_adapters import with_base
 from holdfast.bootstrap.operations.export_files import (
     ExportContent,
+    LossComparison,
     check_tokenizer,
     is_export,
     read_network,
     require_packages,
     write_files,
 )
-from holdfast.bootstrap.operations.export_loss import LossComparison
 from holdfast.bootstrap.operations.export_order import Exported
 from holdfast.bootstrap.operations.model_card import CARD, model_card
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
@@ -30,9 +30,9 @@ from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.run_folder.found_paths import as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.domain.errors import ConfigurationError, StateError
-from holdfast.domain.home_folder import expanded
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.export_format import ExportFormat
+from holdfast.domain.urls import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, final
 from holdfast.application.handlers.control_files import STOP
 from holdfast.bootstrap.operations.tune_study import study_name
 from holdfast.bootstrap.process.exit_codes import ExitCode
-from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.program import module_called
-from holdfast.bootstrap.process.supervisor import Supervisor
+from holdfast.bootstrap.process.supervisor import HeartbeatMonitor, Supervisor
 from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.metrics_record import read_metrics

@@ -17,7 +17,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.metrics_record import read_metrics
 from holdfast.bootstrap.run_folder.record_file import meant_run
 from holdfast.bootstrap.run_reading.formatting import moment, number
-from holdfast.bootstrap.run_reading.run_checkpoints import best_among
+from holdfast.bootstrap.run_reading.run_state import best_among
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import StateError
 from holdfast.domain.phase import Amount, show_nothing

@@ -20,8 +20,8 @@ from holdfast.bootstrap.run_reading.formatting import minute, number, share
 from holdfast.bootstrap.run_reading.growing_file import newest_records, records_in
 from holdfast.bootstrap.run_reading.run_state import last_step, refusal_of, state_of
 from holdfast.configs.error_messages import one_line
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.operations.repeat_command import repeat_command
 from holdfast.bootstrap.operations.report_facts import base_model_facts, data_facts
-from holdfast.bootstrap.operations.report_markdown import escaped, table_lines
-from holdfast.bootstrap.operations.report_parts import Table
+from holdfast.bootstrap.operations.report_sections import Table, escaped, table_lines
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.strict_yaml import read_yaml, write_yaml
-from holdfast.domain.home_folder import expanded
 from holdfast.domain.training.export_format import ExportKind
+from holdfast.domain.urls import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

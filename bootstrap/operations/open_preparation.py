@@ -6,21 +6,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
+from holdfast.bootstrap.adapter_choice.data_sources import report_remarks
+from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.run_folder.folder import began_with
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import RULES, read_record, rules_of
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_settings
-from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
-from holdfast.bootstrap.wiring.data_identity import begun_with, known_data
-from holdfast.bootstrap.wiring.data_sources import report_remarks
-from holdfast.bootstrap.wiring.data_streams import form_of
-from holdfast.bootstrap.wiring.hub_choice import refuse_offline
-from holdfast.bootstrap.wiring.record_files import rejections_of
-from holdfast.bootstrap.wiring.reference_model import add_reference
-from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.bootstrap.stages.build.reference_model import add_reference
+from holdfast.bootstrap.stages.build.stage import bare_model, wrap_model
+from holdfast.bootstrap.stages.choose.former_settings import check_description, check_tokenizer, with_former_settings
+from holdfast.bootstrap.stages.choose.stage import choose, choose_sizes
+from holdfast.bootstrap.stages.identify.data_growth import divide_ahead, may_grow
+from holdfast.bootstrap.stages.identify.data_identity import begun_with, known_data
+from holdfast.bootstrap.stages.identify.stage import find_data, identify
+from holdfast.bootstrap.stages.open_run.hub_choice import refuse_offline
+from holdfast.bootstrap.stages.open_run.record_files import rejections_of
+from holdfast.bootstrap.stages.prepare.stage import open_readers
+from holdfast.bootstrap.stages.request import Request
 from holdfast.configs.secret_masking import mask
 from holdfast.domain.data.profile import ProfileBuilder
 from holdfast.domain.data.work_part import WHOLE
@@ -32,13 +36,17 @@ if TYPE_CHECKING:
 
     from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.application.data.text_reader import TextReader
-    from holdfast.bootstrap.wiring.dataset_registry import Datasets
-    from holdfast.bootstrap.wiring.open_lineage import Lineage
-    from holdfast.bootstrap.wiring.run_parts import DataParts, ModelParts, RunData
+    from holdfast.bootstrap.run_folder.record_file import Begun
+    from holdfast.bootstrap.stages.build.built import Built
+    from holdfast.bootstrap.stages.choose.stage import Chosen
+    from holdfast.bootstrap.stages.identify.data import Found, RunData
+    from holdfast.bootstrap.stages.prepare.dataset_registry import Datasets
+    from holdfast.bootstrap.stages.prepare.lineage import Lineage
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.work_part import WorkPart
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.token_cache import TokenCache
+    from holdfast.ports.tokenizer import Tokenizer
 
 
 @final
@@ -113,7 +121,7 @@ class OpenPreparation:
         self.lineage.versions.keep(self.readers, self.caches, self.datasets)
 
 
-def begun_run(settings: TrainSettings) -> tuple[TrainSettings, Mapping[str, Any], Mapping[str, Any]]:
+def begun_run(settings: TrainSettings) -> tuple[TrainSettings, Mapping[str, Any], Begun]:
     """Return ``settings`` as the run in their folder follows them, its record, and what it began with.
 
     That is its rules, the places of its files and what it holds out.
@@ -122,7 +130,7 @@ def begun_run(settings: TrainSettings) -> tuple[TrainSettings, Mapping[str, Any]
     """
     folder = settings.run.directory
     record = read_record(folder) if RunLayout(folder).record.exists() else {}
-    begun = {"rules": rules_of(record) if record.get("facts") else RULES, **begun_with(record)}
+    begun = begun_with(record, rules_of(record) if record.get("facts") else RULES)
     return with_former_settings(settings, began_with(folder)), record, begun
 
 
@@ -137,48 +145,43 @@ def open_preparation(
 
     Raises ``ConfigurationError`` if the data are tokens already.
     """
-    if form_of(settings.data) == "tokens":
+    if settings.data.are_tokens:
         msg = "data.kind=tokens is prepared already: train on it as it is"
         raise ConfigurationError(msg)
     refuse_offline(settings)
     rejections = rejections_of(settings.data, lambda record: on_rejected(mask(dict(record))))
-    folder = settings.run.directory
     settings, record, begun = begun_run(settings)
-    settings = with_sizes(settings, {}, _choose_anew)
-    given = {"rejections": rejections, "work_part": part, **begun}
-    container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
-    parts: DataParts = container.data_parts()
-    container.late_data().set(_divided_as_in_the_run(record, parts))
-    report_remarks(parts.found.source, settings.data, report)
+    ports = Ports(settings, {})
+    request = choose_sizes(Request(settings, settings.run.directory, ports, report, show, begun=begun))
+    settings = request.settings
+    chosen, found = choose(request, SingleProcessGroup()), find_data(request, rejections)
+    report_remarks(found.data.source, settings.data, report)
     show("preparing the tokenizer")
-    check_description(parts.factory, settings, is_new=not record)
-    check_tokenizer(container.run_tokenizer(), parts.factory, settings, is_new=not record)
-    readers, datasets = container.all_readers(), container.datasets()
-    build = partial(_reference_parts, container.model, container.hardware, container.model_parts)
+    check_description(chosen.model_factory, settings, is_new=not record)
+    data = identify(found, _divided_as_in_the_run(record, found))
+    check_tokenizer(data.tokenizer, chosen.model_factory, settings, is_new=not record)
+    readers = open_readers(data, part=part)
     return OpenPreparation(
         settings,
-        container.cache_folder(),
-        readers,
-        [container.token_cache(datasets.name_of(reader)) for reader in readers],
+        found.cache_folder,
+        readers.all,
+        [readers.cache(readers.datasets.name_of(reader)) for reader in readers.all],
         rejections,
-        datasets,
-        container.lineage(),
-        partial(add_reference, settings, record, build, report),
+        readers.datasets,
+        readers.lineage,
+        partial(add_reference, settings, record, partial(_built, chosen, data.tokenizer), report),
     )
 
 
-def _reference_parts(
-    model: Callable[[], Any], hardware: Callable[[], Mapping[str, str]], parts: Callable[[], ModelParts]
-) -> tuple[Any, Mapping[str, str], Callable[[], ModelParts]]:
-    return model(), hardware(), parts
+def _built(chosen: Chosen, tokenizer: Tokenizer) -> tuple[object, Mapping[str, str], Callable[[], Built]]:
+    """Return the bare model, its hardware, and a function that wraps it."""
+    optimizer = chosen.request.ports.optimizer(chosen.torch)
+    model = bare_model(chosen, tokenizer, optimizer)
+    return model, chosen.hardware, partial(wrap_model, chosen, optimizer, model)
 
 
-def _choose_anew(_name: str, value: str, _reason: str) -> str:
-    return value
-
-
-def _divided_as_in_the_run(record: Mapping[str, Any], parts: DataParts) -> RunData:
+def _divided_as_in_the_run(record: Mapping[str, Any], found: Found) -> RunData:
     """Return the data as the run itself will read them: files that were added since it began are separate parts."""
     if (known := known_data(record)) is None:
-        return parts.found
-    return divide_ahead(record, known, parts.found, grows=may_grow(parts.settings, parts.mode))
+        return found.data
+    return divide_ahead(record, known, found.data, grows=may_grow(found.settings, found.mode))

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.bootstrap.operations.plan_length import cadence_of, limits_without_trial, planned_steps
-from holdfast.bootstrap.operations.plan_ranks import note_on_ranks, planned_ranks
+from holdfast.bootstrap.adapter_choice.ports import Ports
+from holdfast.bootstrap.adapter_choice.process_group import is_launched
+from holdfast.bootstrap.operations.open_preparation import begun_run
 from holdfast.bootstrap.operations.plan_trial import MODULE, PlanTrial
 from holdfast.bootstrap.operations.prepare_data import prepare_ahead
 from holdfast.bootstrap.operations.show_data import rows_of_data
 from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside, run_in_child
+from holdfast.bootstrap.process.launch import processes_to_start
 from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.data_streams import form_of
-from holdfast.bootstrap.wiring.disk_space import free_bytes
-from holdfast.bootstrap.wiring.hub_choice import refuse_offline
-from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
-from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
-from holdfast.bootstrap.wiring.process_group import is_launched
-from holdfast.bootstrap.wiring.screen import phases_shown
-from holdfast.bootstrap.wiring.settings_estimate import estimate_from_settings
-from holdfast.bootstrap.wiring.step_sizes import with_sizes
-from holdfast.configs.sections.distributed import AutoDistributedSettings
+from holdfast.bootstrap.stages.choose.hardware import memory_limit_of
+from holdfast.bootstrap.stages.choose.memory_check import estimate_from_settings, refuse_counted, refuse_from_settings
+from holdfast.bootstrap.stages.choose.stage import choose_model, choose_sizes
+from holdfast.bootstrap.stages.identify.data_form import free_bytes
+from holdfast.bootstrap.stages.identify.stage import find_data, identify
+from holdfast.bootstrap.stages.open_run.hub_choice import refuse_offline
+from holdfast.bootstrap.stages.open_run.screen import phases_shown
+from holdfast.bootstrap.stages.request import Request
+from holdfast.configs.sections.distributed import (
+    AutoDistributedSettings,
+    RayDistributedSettings,
+    SingleSettings,
+)
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.run_forecast import (
     RunLength,
@@ -35,15 +40,17 @@ from holdfast.domain.training.run_forecast import (
     TrialMark,
     forecast_time,
     num_checkpoints_kept,
+    steps_within,
     trial_times,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.mixture import Mixture
+    from holdfast.domain.training.run_forecast import TrialTimes
 
 _PREFIX = ".plan-"
 _LARGEST_OF_TWO_BYTES = 1 << 16  # vocabulary
@@ -81,28 +88,29 @@ class RunPlanner:
         refuse_offline(self.request.settings)
         settings, ranks = self.request.settings, planned_ranks(self.request.settings)
         notes = [refuse_from_settings(settings, ranks), note_on_ranks(settings)]
-        settings = with_sizes(settings, {}, _keep, ranks=ranks)
+        settings, _, begun = begun_run(settings)
         with phases_shown(is_quiet=is_quiet) as show:
-            report = partial(_note, is_quiet=is_quiet)
-            container = assemble(settings, settings.run.directory, {}, report=report, keep_choice=_keep, show=show)
-            hardware, tokenizer = container.hardware(), container.run_tokenizer()
+            report, ports = partial(_note, is_quiet=is_quiet), Ports(settings, {})
+            request = Request(settings, settings.run.directory, ports, report, show, begun=begun)
+            request = choose_sizes(request, ranks=ranks)
+            settings, (hardware, factory), found = request.settings, choose_model(request), find_data(request)
+            tokenizer = identify(found, found.data).tokenizer
             device = hardware.get("optimizer.device")
-            factory = container.model_factory()
             notes += [refuse_counted(settings, factory, tokenizer, num_ranks=ranks, device=device)]
             number = factory.count_parameters(
                 vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text
             )
-            mode = container.mode()
+            mode = found.mode
         known = {
             "mode": mode,
-            "shares": _shares(container.mixture()),
+            "shares": _shares(found.mixture),
             "free_bytes": free_bytes(settings.run.directory),
             "token_bytes": None,
             "notes": [note for note in (*notes, _uncounted(settings)) if note],
         }
         if not self.request.steps:
             return self._by_formulas(settings, known, number, ranks, hardware, tokenizer.vocabulary_size)
-        if mode == "cache" and form_of(settings.data) == "text":
+        if mode == "cache" and not settings.data.are_tokens:
             tokens = prepare_ahead(self.request.settings, is_quiet=is_quiet).prepared.tokens
             known["token_bytes"] = tokens * (2 if tokenizer.vocabulary_size <= _LARGEST_OF_TWO_BYTES else 4)
         return self._by_trial(settings, known)
@@ -177,7 +185,7 @@ class RunPlanner:
             rows=micro_batch or -(-rows // ranks),
         )
         steps = planned_steps(settings, rows * length, None)
-        is_text = form_of(settings.data) == "text"
+        is_text = not settings.data.are_tokens
         with phases_shown(is_quiet=True) as show:
             sample = rows_of_data(settings, 1, lambda _: None, show)[0] if is_text else None
         return {
@@ -274,10 +282,75 @@ def _shares(mixture: Mixture) -> list[dict[str, Any]] | None:
     ]
 
 
-def _keep(_name: str, value: str, _reason: str) -> str:
-    return value
-
-
 def _note(line: str, *, is_quiet: bool) -> None:
     if not is_quiet:
         report_line(line)
+
+
+_SECONDS_A_MINUTE = 60.0
+
+
+def cadence_of(settings: TrainSettings) -> dict[str, int]:
+    """Return the numbers of steps between two evaluations and between two checkpoints."""
+    return {"evaluation_every": settings.evaluation.every, "save_every": settings.state_store.every_steps}
+
+
+def planned_steps(
+    settings: TrainSettings, tokens_a_step: float, times: TrialTimes | None, samples: int | None = None
+) -> int:
+    """Return the steps after which the run ends by its budget or its data.
+
+    ``times`` are those of a trial, without which minutes set no limit; ``samples`` are the rows of the data in all
+    their epochs, None if they have no end or if it is not known. Raises ``ConfigurationError`` if no limit is known.
+    """
+    budget = settings.run.budget
+    limits = [] if budget.steps is None else [budget.steps]
+    if budget.minutes is not None and times is not None:
+        limits.append(steps_within(budget.minutes * _SECONDS_A_MINUTE, times, **cadence_of(settings)))
+    if budget.tokens is not None:
+        limits.append(max(1, -int(-budget.tokens // max(tokens_a_step, 1))))
+    if samples is not None:
+        limits.append(max(1, -(-samples // settings.optimizer.num_rows)))
+    if not limits:
+        given = "data.epochs" if budget.minutes is None else "run.budget.minutes"
+        msg = f"{given} alone becomes a number of steps only in a trial: leave --no-trial out, or set run.budget.steps"
+        raise ConfigurationError(msg)
+    return min(limits)
+
+
+def limits_without_trial(settings: TrainSettings) -> Iterator[str]:
+    """Yield a sentence for each setting that may end the run earlier than ``planned_steps`` without a trial says."""
+    if (minutes := settings.run.budget.minutes) is not None:
+        yield f"run.budget.minutes={minutes:g} may end the run earlier: its steps are not known without a trial"
+    if (epochs := settings.data.epochs) is not None:
+        yield f"data.epochs={epochs} may end the run earlier: the size of the data is not known without a trial"
+
+
+def planned_ranks(settings: TrainSettings, environment: Mapping[str, str] = os.environ) -> int:
+    """Return the number of ranks of a run of ``settings``, the largest one if it may change.
+
+    Raises ``ConfigurationError`` if another launcher decides it and ``environment`` does not have it.
+    """
+    distributed = settings.distributed
+    if isinstance(distributed, SingleSettings):
+        return 1
+    if is_launched(environment):
+        return int(environment["WORLD_SIZE"])
+    if isinstance(distributed, AutoDistributedSettings):
+        return processes_to_start(settings)
+    if isinstance(distributed, RayDistributedSettings):
+        return distributed.workers[1]
+    if "WORLD_SIZE" not in environment:
+        msg = f"with distributed.kind={distributed.kind} another launcher decides the number of processes: set "
+        msg += "WORLD_SIZE to it, as in WORLD_SIZE=8 python -m application plan --no-trial"
+        raise ConfigurationError(msg)
+    return 1
+
+
+def note_on_ranks(settings: TrainSettings) -> str | None:
+    """Return a sentence about a run whose number of ranks may change, else None."""
+    distributed = settings.distributed
+    if not isinstance(distributed, RayDistributedSettings) or distributed.workers[0] == distributed.workers[1]:
+        return None
+    fewest, most = distributed.workers
+    return f"planned for {most} workers of Ray; with {fewest}, each may need more memory, and a step takes longer"

@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.application.data.shown_rows import shown_rows
+from holdfast.bootstrap.adapter_choice.process_group import is_first_rank, mesh_of
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal, end_with, guarded
-from holdfast.bootstrap.process.launch import launch, processes_to_start
-from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
+from holdfast.bootstrap.process.json_log import configure_logging
+from holdfast.bootstrap.process.launch import ending_with_launcher, launch, processes_to_start
 from holdfast.bootstrap.process.library_environment import set_library_defaults
-from holdfast.bootstrap.process.log_settings import configure_logging
 from holdfast.bootstrap.process.printing import fitting
 from holdfast.bootstrap.process.process_age import process_age
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run import Run
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.build_model import network_of
-from holdfast.bootstrap.wiring.fit_micro_batch import memory_of
-from holdfast.bootstrap.wiring.memory_limit import memory_limit_of
-from holdfast.bootstrap.wiring.process_group import is_first_rank, mesh_of
+from holdfast.bootstrap.stages.build.model import network_of
+from holdfast.bootstrap.stages.choose.hardware import memory_limit_of
+from holdfast.bootstrap.stages.fit.micro_batch import memory_of
 from holdfast.configs.sections.ledger import NoLedgerSettings
-from holdfast.configs.sections.monitors import JsonlMonitorSettings
-from holdfast.configs.sections.profile import ProfileSettings
+from holdfast.configs.sections.monitors import JsonlMonitorSettings, ProfileSettings
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.commands import Evaluate, SaveCheckpoint
@@ -45,7 +43,7 @@ from holdfast.domain.training.text_generation import Sampling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.bootstrap.wiring.run_parts import RunParts
+    from holdfast.bootstrap.stages.attach.run_parts import RunParts
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.training.progress import Progress
 
@@ -177,7 +175,7 @@ def _facts(parts: RunParts, watch: _Watch) -> Mapping[str, Any]:
     measured = {"peak_bytes": peak, "limit_bytes": limit, "device": trainable.hardware.device}
     if parts.opened.process_group.rank:
         return measured
-    settings, stream = parts.settings, parts.data.batch_stream
+    settings, stream = parts.settings, parts.rows.stream
     mesh = mesh_of(settings.distributed, parts.opened.process_group.size)
     rows_of_rank = -(-settings.optimizer.num_rows // mesh.data_ranks)
     estimate = memory_of(parts.model, parts.micro_batch, accumulates=parts.micro_batch < rows_of_rank)
@@ -207,9 +205,9 @@ def _facts(parts: RunParts, watch: _Watch) -> Mapping[str, Any]:
 
 def _shown(parts: RunParts) -> Sequence[Any]:
     """Return the first packed row of the run, as its documents, each as parts of text and whether it is trained on."""
-    batches = parts.data.batch_stream.batches(Cursor())
+    batches = parts.rows.stream.batches(Cursor())
     try:
-        return shown_rows(next(batches), parts.data.tokenizer, 1)
+        return shown_rows(next(batches), parts.rows.data.tokenizer, 1)
     finally:
         batches.close()
 

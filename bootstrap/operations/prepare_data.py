@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from holdfast.application.data.rejected_records import RULE, counts_of, lost_line
 from holdfast.application.data.shard_meta import total_warnings
 from holdfast.bootstrap.operations.open_preparation import open_preparation
-from holdfast.bootstrap.process.progress_bar import ProgressBar
-from holdfast.bootstrap.wiring.data_streams import warnings_line
-from holdfast.bootstrap.wiring.screen import phases_shown
+from holdfast.bootstrap.process.printing import ProgressBar
+from holdfast.bootstrap.stages.open_run.screen import phases_shown
+from holdfast.bootstrap.stages.prepare.data_streams import warnings_line
 from holdfast.configs.secret_masking import mask_text
-from holdfast.domain.counting import counted
 from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.errors import RestartNeeded
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.bootstrap.operations.open_preparation import open_preparation
-from holdfast.bootstrap.wiring.screen import phases_shown
+from holdfast.bootstrap.stages.open_run.screen import phases_shown
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.data.work_part import NO_WORK, WHOLE, WorkPart

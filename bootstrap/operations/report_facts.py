@@ -19,9 +19,9 @@ from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import read_whole_record
 from holdfast.bootstrap.run_reading.run_view import RunView
-from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
-from holdfast.bootstrap.wiring.record_files import rejected_in
-from holdfast.bootstrap.wiring.version_store import VersionStore
+from holdfast.bootstrap.stages.attach.run_records import goodput_of
+from holdfast.bootstrap.stages.open_run.record_files import rejected_in
+from holdfast.bootstrap.stages.prepare.dataset_versions import VersionStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
 
-from holdfast.bootstrap.operations.report_parts import Code, Marked, Part, ReportSection, Shares, Table
 from holdfast.bootstrap.run_reading.formatting import duration, moment, number
 from holdfast.configs.error_messages import one_line
-from holdfast.domain.counting import counted
-from holdfast.domain.sizes import shown_size
+from holdfast.domain.sizes import counted, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.bootstrap.operations.report_facts import Facts
+
+    Rows = Sequence[Sequence[str]]
 
 MOST_ROWS = 200
 _BETWEEN = ("\n--------\n", False)  # the documents of a row
@@ -336,3 +338,115 @@ def _cell(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return _value(value)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; the columns in ``numbers`` hold numbers. ``levels`` are words for the colours of the rows."""
+
+    header: Sequence[str]
+    rows: Rows
+    numbers: frozenset[int] = frozenset()
+    levels: Sequence[str] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text in the form in which it stands, such as a command."""
+
+    text: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Parts of a whole: the name, the share from 0 to 1 and the amount of each, in words."""
+
+    parts: Sequence[tuple[str, float, str]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A text to show as it is; the parts that are marked are trained on."""
+
+    parts: Sequence[tuple[str, bool]]
+
+
+Part = str | Table | Code | Shares | Marked
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """A part of a report; ``is_folded`` if a reader rarely needs it."""
+
+    title: str
+    parts: Sequence[Part] = field(default_factory=tuple)
+    is_folded: bool = False
+
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
+
+
+def markdown_report(runs: Sequence[Facts]) -> str:
+    """Return the report on ``runs``; their texts are escaped, so that none of them is read as Markdown or HTML."""
+    return "\n".join(_lines(runs))
+
+
+def _lines(runs: Sequence[Facts]) -> Iterator[str]:
+    names = names_of(runs)
+    yield f"# {escaped(' and '.join(names))}"
+    yield ""
+    if len(runs) == 1:
+        yield f"{escaped(verdict(runs[0]))}."
+        yield ""
+        yield from _part(Table(("", ""), main_figures(runs[0])))
+    yield from _part(overview(runs))
+    if len(runs) > 1 and (section := differences(runs)) is not None:
+        yield from _section(section, 2)
+    for name, facts in zip(names, runs, strict=True):
+        if len(runs) > 1:
+            yield f"## {escaped(name)}"
+            yield ""
+        for section in run_sections(facts):
+            yield from _section(section, 2 if len(runs) == 1 else 3)
+
+
+def _section(section: ReportSection, level: int) -> Iterator[str]:
+    yield f"{'#' * level} {escaped(section.title)}"
+    yield ""
+    for part in section.parts:
+        yield from _part(part)
+
+
+def _part(part: Part) -> Iterator[str]:
+    match part:
+        case str():
+            yield escaped(part)
+        case Code(text):
+            fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+            yield from (fence, text, fence)
+        case Marked(parts):
+            yield from _part(Code("".join(f"[[{text}]]" if is_marked else text for text, is_marked in parts)))
+            return
+        case Shares(parts):
+            rows = [(name, amount, f"{share:.1%}") for name, share, amount in parts]
+            yield from table_lines(Table(("", "time", "share"), rows, frozenset({1, 2})))
+        case Table():
+            yield from table_lines(part)
+    yield ""
+
+
+def table_lines(table: Table) -> Iterator[str]:
+    """Yield ``table`` as lines of Markdown, its texts escaped."""
+    yield f"| {' | '.join(map(escaped, table.header))} |"
+    yield f"|{'|'.join('--:' if column in table.numbers else '---' for column in range(len(table.header)))}|"
+    yield from (f"| {' | '.join(map(escaped, row))} |" for row in table.rows)
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` on one line, with a backslash before each character that means something in Markdown."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -15,10 +15,10 @@ from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_reading.formatting import number
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask_text
-from holdfast.domain.counting import counted
 from holdfast.domain.data.document_spans import NO_POSITION
 from holdfast.domain.data.exclusion import shown_id
 from holdfast.domain.errors import StateError
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.application.data.shown_rows import shown_rows
+from holdfast.bootstrap.adapter_choice.data_sources import report_remarks
+from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.open_preparation import begun_run
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.data_sources import report_remarks
-from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
-from holdfast.bootstrap.wiring.hub_choice import refuse_offline
-from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.bootstrap.stages.choose.stage import choose_sizes
+from holdfast.bootstrap.stages.identify.stage import find_data, identify
+from holdfast.bootstrap.stages.open_run.hub_choice import refuse_offline
+from holdfast.bootstrap.stages.prepare.data_streams import choose_packing
+from holdfast.bootstrap.stages.prepare.stage import open_readers
+from holdfast.bootstrap.stages.request import Request
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.packing import place_rows
 from holdfast.domain.data.row_index import read_rows
@@ -44,26 +47,27 @@ def rows_of_data(
     No token is stored. Raises ``ConfigurationError`` if the data are tokens already, and ``DataError`` if they hold no
     document that can be used.
     """
-    if form_of(settings.data) == "tokens":
+    if settings.data.are_tokens:
         msg = "data.kind=tokens has no records to show: name the text that the tokens were made from"
         raise ConfigurationError(msg)
     refuse_offline(settings)
     settings, _, begun = begun_run(settings)
-    settings = with_sizes(settings, {}, _keep)
-    container = assemble(settings, settings.run.directory, begun, report=report, keep_choice=_keep, show=show)
-    report_remarks(container.data_source(), settings.data, report)
-    readers, packing, length = container.readers(), container.packing(), settings.data.row_length
-    holdout, excluded = container.holdout(), container.excluded()
-    wanted: Wanted = lambda hashes: ~(holdout.holds(hashes) | excluded.holds(hashes))  # noqa: E731
+    ports = Ports(settings, {})
+    request = choose_sizes(Request(settings, settings.run.directory, ports, report, show, begun=begun))
+    found = find_data(request)
+    report_remarks(found.data.source, settings.data, report)
+    data = identify(found, found.data)
+    readers, packing, length = open_readers(data).first, choose_packing(request.settings.data), found.row_length
+    wanted: Wanted = lambda hashes: ~(data.holdout.holds(hashes) | found.excluded.holds(hashes))  # noqa: E731
     documents = list(_first_documents(readers, _TO_CHOOSE_FROM * num_rows * length, wanted))
     if not documents:
         raise DataError(no_text([unit.name for reader in readers for unit in reader.source.units()]))
     ids, masks = zip(*documents, strict=True)
-    places = place_rows(ids, packing, masks, holds_pairs=holds_pairs(settings.data))[:num_rows]
+    places = place_rows(ids, packing, masks, holds_pairs=settings.data.holds_pairs)[:num_rows]
     if not places:
         msg = f"the first documents are all longer than data.sequence_length, which is {length}: raise it"
         raise DataError(msg)
-    return shown_rows(read_rows(places, length), container.run_tokenizer(), num_rows)
+    return shown_rows(read_rows(places, length), data.tokenizer, num_rows)
 
 
 def _first_documents(readers: Sequence[TextReader], num_tokens: int, wanted: Wanted) -> Iterator[Masked]:
@@ -78,7 +82,3 @@ def _first_documents(readers: Sequence[TextReader], num_tokens: int, wanted: Wan
                 room -= len(group.ids)
                 if room <= 0:
                     return
-
-
-def _keep(_name: str, value: str, _reason: str) -> str:
-    return value

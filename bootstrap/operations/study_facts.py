@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout, read_study
-from holdfast.bootstrap.wiring.open_study import open_study
 from holdfast.configs.sections.tune import TuneSettings
+from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.search_space import SearchSpace
 from holdfast.domain.tuning.trial import TrialState, best_of_trials
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from holdfast.bootstrap.run_folder.study_folder import StudyRecord
     from holdfast.domain.tuning.trial import Trial
+    from holdfast.ports.study import Study
 
 
 @final
@@ -92,3 +95,39 @@ def _as_json(root: Path, trial: Trial) -> dict[str, Any]:
 
 def _finite(value: float) -> float | str:
     return value if value - value == 0 else str(value)
+
+
+MISSING = 'tune needs another package: pip install "holdfast-lm[tune]"'
+
+
+def search_rules(chosen: TuneSettings) -> Any:
+    """Return the rules of a search, whose sampler and pruner take their options.
+
+    Raises ``ConfigurationError`` without the extra ``tune``, and for options that do not fit.
+    """
+    try:
+        rules = lazy("holdfast.adapters.study.optuna:SearchRules")(
+            chosen.sampler, chosen.pruner, chosen.sampler_options or {}, chosen.pruner_options or {}
+        )
+    except ImportError as error:
+        raise ConfigurationError(MISSING) from error
+    rules.make_sampler(0)
+    rules.make_pruner()
+    return rules
+
+
+def open_study(root: Path, record: StudyRecord, chosen: TuneSettings) -> Study:
+    """Return the study in the folder ``root``, with the sampler and the pruner of ``chosen``.
+
+    Raises the errors of ``search_rules``, and ``StateError`` if the study cannot be read.
+    """
+    rules, space = search_rules(chosen), SearchSpace.from_json(record.space)
+    study: Study = lazy("holdfast.adapters.study.optuna:OptunaStudy")(
+        StudyLayout(root).journal,
+        space,
+        rules,
+        record.seed,
+        record.parallel,
+        maximizes=is_higher_better(chosen.metric),
+    )
+    return study

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.application.inbox import Inbox
+from holdfast.bootstrap.adapter_choice.access_roles import require_to_read
+from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trained_model import as_begun
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.metrics_record import read_metrics
 from holdfast.bootstrap.run_folder.record_file import read_record, rules_of
 from holdfast.bootstrap.run_folder.run_audit import audit_of
-from holdfast.bootstrap.wiring.access_roles import require_to_read
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.data_growth_plan import as_recorded
-from holdfast.bootstrap.wiring.data_identity import begun_with, changed_data, kept_tokenizer, known_data
-from holdfast.bootstrap.wiring.data_tracing import source_names, tracer_of
-from holdfast.bootstrap.wiring.excluded_documents import exclusion_now, recorded_exclusions
+from holdfast.bootstrap.stages.identify.data_growth import as_recorded
+from holdfast.bootstrap.stages.identify.data_identity import begun_with, changed_data, kept_tokenizer, known_data
+from holdfast.bootstrap.stages.identify.document_encoder import with_chat_template
+from holdfast.bootstrap.stages.identify.hold_out import exclusion_now, recorded_exclusions
+from holdfast.bootstrap.stages.identify.stage import find_data, identify
+from holdfast.bootstrap.stages.open_run.stage import open_run
+from holdfast.bootstrap.stages.prepare.data_tracing import source_names, tracer_of
+from holdfast.bootstrap.stages.prepare.stage import open_readers, prepare
+from holdfast.bootstrap.stages.request import Request
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion
+from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.phase import Amount
-from holdfast.domain.training.step_samples import StepSamples
+from holdfast.domain.training.step_outcome import StepSamples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,11 +42,10 @@ if TYPE_CHECKING:
 
     from holdfast.application.data.record_pipeline import RecordPipeline
     from holdfast.application.data.trace_samples import Tracer
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.stages.identify.data import Data
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.cursor import Cursor
     from holdfast.domain.phase import ShowPhase
-    from holdfast.ports.state_store import StateStore
     from holdfast.ports.tokenizer import Tokenizer
 
 
@@ -55,27 +62,28 @@ class TracedRun:
     losses: Mapping[int, float]
     exclusions: Mapping[str, Exclusion]
     notes: Sequence[str]
-    _container: Container = field(repr=False)
+    _data: Data = field(repr=False)
     _cursors: Sequence[Cursor] = field(repr=False)
     _show: ShowPhase = field(repr=False)
 
     @cached_property
     def tracer(self) -> Tracer:
         """Return the documents in the samples of the run; missing tokens are made again, as training would do."""
-        names = source_names(self._container.settings().data, self._container.mixture())
-        return tracer_of(self._container.batch_stream(), names, self._cursors, self._show_reading)
+        found = self._data.found
+        names = source_names(found.settings.data, found.mixture)
+        rows = prepare(open_readers(self._data), RankShard(found.settings.optimizer.num_rows, 0, 1))
+        return tracer_of(rows.stream, names, self._cursors, self._show_reading)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the run."""
-        found: Tokenizer = self._container.run_tokenizer()
-        return found
+        return self._data.tokenizer
 
     def is_held_out(self, document: int) -> bool:
         """Return whether the document with this id is for evaluation only."""
         import numpy as np
 
-        return bool(self._container.holdout().holds(np.array([document], np.uint64))[0])
+        return bool(self._data.holdout.holds(np.array([document], np.uint64))[0])
 
     def excluded_in(self, step: int) -> Exclusion:
         """Return the documents that ``step`` was trained without; raises ``StateError`` if they are not recorded."""
@@ -110,19 +118,21 @@ def open_traced(path: Path, *, trusted: Mapping[str, str], show: ShowPhase) -> T
     audit = audit_of(path, settings.state_store)
     require_to_read(path, is_encrypted=settings.data.is_encrypted, record=audit.record)
     known = known_data(record)
-    given = {**begun_with(record), "rules": rules_of(record), "excluded": NO_EXCLUSION}
-    container = assemble(settings, path, given, report=_report, keep_choice=keep_choice, show=show)
-    parts = container.data_parts()
-    data = parts.found if known is None else as_recorded(record, known, parts.found)
+    ports, begun = Ports(settings, {}), begun_with(record, rules_of(record))
+    request = Request(settings, path, ports, _report, show, keep_choice, begun)
+    found = replace(find_data(request), excluded=NO_EXCLUSION)
+    data = found.data if known is None else as_recorded(record, known, found.data)
     if (clause := changed_data(record, data)) is not None:
         msg = f"the data have changed since {path} read them: {clause}; put them back to trace its steps"
         raise StateError(msg)
-    container.late_data().set(data)
-    store: StateStore = container.state_store()
+    store = open_run(request, SingleProcessGroup(), Inbox()).state_store
     show("opening the tokenizer")
-    if isinstance(settings.tokenizer, TrainTokenizerSettings):
-        container.late_tokenizer().set(kept_tokenizer(settings, store, _report))
-    _refuse_other(path, record, container.pipeline(), container.run_tokenizer())
+    is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings)
+    kept = kept_tokenizer(settings, store, _report) if is_trained else None
+    if kept is not None:
+        kept = with_chat_template(kept, settings.data, begun.rules["files"])
+    identified = identify(found, data, tokenizer=kept)
+    _refuse_other(path, record, identified.pipeline, identified.tokenizer)
     saved = [info.progress for info in store.list()]
     losses = _losses(path)
     samples = _samples_of(path, record, settings, losses, [progress.step for progress in saved])
@@ -132,7 +142,7 @@ def open_traced(path: Path, *, trusted: Mapping[str, str], show: ShowPhase) -> T
         raise StateError(msg)
     cursors = [progress.cursor for progress in saved]
     exclusions = recorded_exclusions(record)
-    return TracedRun(path, samples, losses, exclusions, _notes(record), container, cursors, show)
+    return TracedRun(path, samples, losses, exclusions, _notes(record), identified, cursors, show)
 
 
 def _refuse_other(path: Path, record: Mapping[str, Any], pipeline: RecordPipeline, tokenizer: Tokenizer) -> None:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.shared.tensor_state.file_parts import AVERAGE_FILE, MODEL_FILE
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
-from holdfast.application.training.generate import generate
-from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
+from holdfast.application.inbox import Inbox
+from holdfast.application.training.generate import chat_prompt, generate, stream_reply, stream_text
+from holdfast.bootstrap.adapter_choice.access_roles import own_roles
+from holdfast.bootstrap.adapter_choice.part_overrides import Around
+from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.base_of_adapters import naming_base, with_base
-from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
 from holdfast.bootstrap.run_folder.found_paths import as_found
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.run_folder.record_file import UNSEALED, read_record, rules_of, unlike_members
-from holdfast.bootstrap.wiring.access_roles import own_roles
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.build_model import network_of
-from holdfast.bootstrap.wiring.container import open_evaluation
-from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
-from holdfast.bootstrap.wiring.data_identity import begun_with, changed_data, known_data
-from holdfast.bootstrap.wiring.document_encoder import template_in_use
-from holdfast.bootstrap.wiring.late_value import LateValue
-from holdfast.bootstrap.wiring.part_overrides import Around
-from holdfast.bootstrap.wiring.reference_model import known_reference
-from holdfast.bootstrap.wiring.step_sizes import with_sizes
-from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
+from holdfast.bootstrap.stages.build.model import network_of
+from holdfast.bootstrap.stages.build.reference_model import known_reference
+from holdfast.bootstrap.stages.build.stage import bare_model, open_evaluation, wrap_model
+from holdfast.bootstrap.stages.choose.stage import choose, choose_sizes
+from holdfast.bootstrap.stages.identify.data_growth import leave_added_out
+from holdfast.bootstrap.stages.identify.data_identity import begun_with, changed_data, known_data
+from holdfast.bootstrap.stages.identify.document_encoder import template_in_use
+from holdfast.bootstrap.stages.identify.stage import find_data, identify, open_tokenizer
+from holdfast.bootstrap.stages.identify.verified_copy import VerifiedCopy, scratch_of
+from holdfast.bootstrap.stages.open_run.stage import open_run
+from holdfast.bootstrap.stages.prepare.stage import open_readers
+from holdfast.bootstrap.stages.request import Request
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
@@ -41,22 +47,24 @@ from holdfast.domain.data.data_files import LATEST_RULES
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.phase import show_nothing
-from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.conversation_record import ChatMessage, MessageRole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.bootstrap.operations.named_checkpoint import Choice
-    from holdfast.bootstrap.wiring.container import Container
-    from holdfast.bootstrap.wiring.run_parts import EvaluationParts, ModelParts, RunData
+    from holdfast.bootstrap.stages.build.built import Built, EvaluationParts
+    from holdfast.bootstrap.stages.choose.stage import Chosen
+    from holdfast.bootstrap.stages.identify.data import RunData
+    from holdfast.bootstrap.stages.request import KeepChoice
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.phase import ShowPhase
     from holdfast.domain.training.step_outcome import Evaluation
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Trainable
-    from holdfast.ports.state_store import OpenFile, StateStore
+    from holdfast.ports.state_store import OpenFile, StateFile, StateStore
     from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
 
 
@@ -70,7 +78,7 @@ class Trained:
 
     def __init__(
         self,
-        parts: ModelParts,
+        parts: Built,
         tokenizer: Tokenizer,
         open_evaluation: Callable[[], EvaluationParts],
         copy: VerifiedCopy,
@@ -198,39 +206,66 @@ def open_trained(
     value. Raises ``StateError`` if no checkpoint verifies, ``ConfigurationError`` for other code or two choices.
     """
     show("opening the checkpoint")
-    place = place_of(path, choice)
-    record = read_record(place.path)
+    record = read_record((place := place_of(path, choice)).path)
     settings, keep_choice = as_begun(place.path, record, device, trusted, data, base=choice.base)
     record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
-    given = _parts(settings, data, record)
-    opened: list[tuple[Container, VerifiedCopy, bool]] = []
+    begun = begun_with(record, rules_of(record) | ({"files": LATEST_RULES} if data.is_named else {}))
+    opened: list[tuple[_BuiltModel, VerifiedCopy, bool]] = []
 
     def take_over(folder: Path, open_file: OpenFile) -> None:
         opened.clear()
         copy = _compared(record, VerifiedCopy(folder, open_file, scratch_of(settings)), folder)
-        chosen = _on_checkpoint(settings, copy.folder)
-        container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
-        opened.append((container, copy, uses_average(folder, choice)))
-        _restore(container.trainable, chosen, path, folder, opening_weights(folder, open_file, choice))
+        own = _on_checkpoint(settings, copy.folder)
+        request = Request(own, place.path, Ports(own, _parts(own)), _report_nothing, show, keep_choice, begun)
+        with naming_base(dump_settings(own), path):
+            found = _BuiltModel.of(request, record)
+        opened.append((found, copy, uses_average(folder, choice)))
+        found.built.trainable.restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
 
-    if place.is_alone:
-        info = restore_alone(path, take_over)
-    else:
-        info = restore(_store_of(place.path, settings, keep_choice, show), place, take_over)
-    [(container, copy, is_averaged)] = opened
+    store = None if place.is_alone else _store_of(place.path, settings, keep_choice, show)
+    info = restore_alone(path, take_over) if store is None else restore(store, place, take_over)
+    [(found, copy, is_averaged)] = opened
     remarks: list[str] = []
-    evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location, remarks))
-    parts, tokenizer = container.model_parts(), container.run_tokenizer()
-    return Trained(parts, tokenizer, evaluation, copy, info.location, is_averaged=is_averaged, remarks=remarks)
+    as_it_began = partial(_data_as_begun, record, settings, info.location, remarks)
+    evaluation = partial(found.evaluation, as_it_began, Holdout(1.0, settings.run.seed) if data.is_named else None)
+    return found.trained(evaluation, copy, info.location, is_averaged=is_averaged, remarks=remarks)
 
 
-def _restore(
-    build: Callable[[], Trainable], settings: TrainSettings, path: Path, folder: Path, open_file: OpenFile
-) -> None:
-    """Build the model, whose base is named if the adapters of ``path`` lack it, and restore it from ``folder``."""
-    with naming_base(dump_settings(settings), path):
-        trainable = build()
-    trainable.restore(folder, weights_only=True, open_file=open_file)
+@final
+@dataclass(frozen=True, slots=True)
+class _BuiltModel:
+    """A model as the stages build it, with its tokenizer."""
+
+    chosen: Chosen
+    tokenizer: Tokenizer
+    built: Built
+
+    @classmethod
+    def of(cls, request: Request, record: Mapping[str, Any]) -> _BuiltModel:
+        """Build the model of ``request``, those of a run with this ``record``."""
+        chosen, tokenizer = choose(request, SingleProcessGroup()), open_tokenizer(request)
+        optimizer = request.ports.optimizer(chosen.torch)
+        model = bare_model(chosen, tokenizer, optimizer)
+        return cls(chosen, tokenizer, wrap_model(chosen, optimizer, model, known_reference(record)))
+
+    def trained(
+        self,
+        evaluation: Callable[[], EvaluationParts],
+        copy: VerifiedCopy,
+        location: str,
+        *,
+        is_averaged: bool,
+        remarks: Sequence[str],
+    ) -> Trained:
+        """Return the model for use; the arguments are those of ``Trained``."""
+        return Trained(self.built, self.tokenizer, evaluation, copy, location, is_averaged=is_averaged, remarks=remarks)
+
+    def evaluation(self, as_it_began: Callable[[RunData], RunData], holdout: Holdout | None) -> EvaluationParts:
+        """Return what measures the model on its data ``as_it_began``; ``holdout`` as in ``identify``."""
+        found = find_data(self.chosen.request)
+        data = identify(found, as_it_began(found.data), tokenizer=self.tokenizer, holdout=holdout)
+        readers = open_readers(data)
+        return open_evaluation(self.chosen, self.built, readers, readers.tokens)
 
 
 def _compared(record: Mapping[str, Any], copy: VerifiedCopy, folder: Path) -> VerifiedCopy:
@@ -258,11 +293,9 @@ def open_store(
     return _store_of(run, settings, keep_choice, show), settings.state_store.encryption is not None
 
 
-def _store_of(
-    run: Path, settings: TrainSettings, keep_choice: Callable[[str, str, str], str], show: ShowPhase
-) -> StateStore:
-    store = assemble(settings, run, {}, report=_report_nothing, keep_choice=keep_choice).state_store()
-    return ShownStateStore(store, show)
+def _store_of(run: Path, settings: TrainSettings, keep_choice: KeepChoice, show: ShowPhase) -> StateStore:
+    request = Request(settings, run, Ports(settings, {}), _report_nothing, keep_choice=keep_choice)
+    return ShownStateStore(open_run(request, SingleProcessGroup(), Inbox()).state_store, show)
 
 
 def _data_as_begun(
@@ -282,14 +315,9 @@ def _data_as_begun(
     return data
 
 
-def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the parts to override: a factory that leaves out the weights, and a holdout of all other named data."""
-    has_all = settings.model.lora is None  # else the weights of the base are read as usual
-    parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
-    parts |= begun_with(record)
-    parts["late_reference"] = LateValue(known_reference(record))
-    parts["rules"] = rules_of(record) | ({"files": LATEST_RULES} if data.is_named else {})
-    return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
+def _parts(settings: TrainSettings) -> Mapping[str, object]:
+    """Return a wrapper of the model factory that leaves out the weights, unless those of a base are to be read."""
+    return {"model_factory": Around(_awaiting_weights)} if settings.model.lora is None else {}
 
 
 def as_begun(
@@ -315,7 +343,9 @@ def as_begun(
     def keep_choice(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
-    return with_sizes(data.within(recorded), {}, keep_choice, decided.get, 1), keep_choice
+    named = data.within(recorded)
+    request = Request(named, path, Ports(named, {}), _report_nothing, keep_choice=keep_choice)
+    return choose_sizes(request, decided.get).settings, keep_choice
 
 
 def _awaiting_weights(factory: Any) -> Any:
@@ -367,3 +397,24 @@ def _tokenizer_in(folder: Path) -> Path:
 
 def _report_nothing(_: str) -> None:
     pass
+
+
+def uses_average(folder: Path, choice: Choice) -> bool:
+    """Return whether ``choice`` means the average of the weights: it is in the checkpoint, and is not left out."""
+    return not choice.trained and (folder / AVERAGE_FILE).exists()
+
+
+def opening_weights(folder: Path, open_file: OpenFile, choice: Choice) -> OpenFile:
+    """Return a function that opens the files of a checkpoint, the average in place of the weights if ``choice`` is it.
+
+    Files are opened by ``open_file``.
+    """
+    if not uses_average(folder, choice):
+        return open_file
+
+    @contextmanager
+    def opened(path: Path) -> Iterator[StateFile]:
+        with open_file(path.with_name(AVERAGE_FILE) if path.name == MODEL_FILE else path) as file:
+            yield file
+
+    return opened

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
-from holdfast.bootstrap.wiring.asked_trust import asked_trust, trust_of_suites
+from holdfast.bootstrap.stages.attach.suite_process import asked_trust, trust_of_suites
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, TrainingError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -10,29 +12,34 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.application.data.rejected_records import (
     LOSES_REST,
     LOST,
     RULE,
+    ReadStatistics,
     RejectedRecords,
     counts_of,
     lost_line,
     reason_of,
 )
+from holdfast.application.data.shard_meta import total_drops, total_warnings
 from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.adapter_choice.data_sources import report_remarks
+from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.open_preparation import begun_run
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.data_sources import report_remarks
-from holdfast.bootstrap.wiring.data_streams import form_of
-from holdfast.bootstrap.wiring.hub_choice import refuse_offline
+from holdfast.bootstrap.operations.prepare_data import place_of
+from holdfast.bootstrap.stages.identify.stage import find_data
+from holdfast.bootstrap.stages.open_run.hub_choice import refuse_offline
+from holdfast.bootstrap.stages.request import Request
 from holdfast.configs.error_messages import one_line
-from holdfast.domain.counting import counted
+from holdfast.configs.secret_masking import mask
 from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from holdfast.bootstrap.stages.prepare.named_version import OpenDataset
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.data_source import Unit
 
@@ -82,13 +89,13 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
     unless data.on_error skips them. Raises ``ConfigurationError`` if the data are tokens, and ``DataError`` if they
     cannot be read at all.
     """
-    if form_of(settings.data) == "tokens":
+    if settings.data.are_tokens:
         msg = "data.kind=tokens has no records to validate: name the text that the tokens were made from"
         raise ConfigurationError(msg)
     refuse_offline(settings)
     settings, _, begun = begun_run(settings)
-    container = assemble(settings, settings.run.directory, begun, report=_ignore, keep_choice=_keep)
-    source, pipeline, limit = container.run_source(), container.pipeline_before_tokens(), container.limit()
+    found = find_data(Request(settings, settings.run.directory, Ports(settings, {}), _ignore, begun=begun))
+    source, pipeline, limit = found.data.source, found.pipeline(found.data, None), found.records.limit
     encoder = TextDocumentEncoder(MemoryTokenizer())  # no text is tokenized
     reader = TextReader(source, encoder, RejectedRecords("skip"), pipeline)
     check, units, problem = _Check(reader, show), source.units(), None
@@ -104,13 +111,13 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
         problem = str(error)
     if pipeline.watch is not None and (sentence := pipeline.watch.sentence()) is not None:
         remarks.append(sentence)
-    found = check.statistics
+    read = check.statistics
     if problem is None and settings.data.on_error == "stop" and check.refused is not None:
         problem = f"{check.refused['reason']} (to skip records that cannot be used: data.on_error=skip)"
     ordered = {reason: check.examples[reason] for reason in sorted(check.examples)}
-    drops = {reason: count for reason, count in found.drops.items() if reason != LOST}
-    records = found.records - found.drops.get(LOST, 0)
-    return ValidatedData(records, drops, found.warnings, ordered, problem, remarks, lost_line(check.lost))
+    drops = {reason: count for reason, count in read.drops.items() if reason != LOST}
+    records = read.records - read.drops.get(LOST, 0)
+    return ValidatedData(records, drops, read.warnings, ordered, problem, remarks, lost_line(check.lost))
 
 
 @final
@@ -170,5 +177,31 @@ def _ignore(_: str) -> None:
     pass
 
 
-def _keep(_name: str, value: str, _reason: str) -> str:
-    return value
+def reject_lines(dataset: OpenDataset, *, as_json: bool) -> Iterator[str]:
+    """Yield a line for each listed record of ``dataset``: its place, the rule and the reason, with secrets masked.
+
+    With ``as_json`` each line is an object as in ``rejected.jsonl``; otherwise the last lines count all records that
+    were left out by rule, including those that are not listed, and those that are used with a warning. Memory holds the
+    description of one shard at a time.
+    """
+    drops: Counter[str] = Counter()
+    warnings: Counter[str] = Counter()
+    lost: list[Any] = []
+    for shard in dataset.tokens.shards():
+        meta: Any = dataset.tokens.meta(shard)
+        drops.update(total_drops([meta]))
+        warnings.update(total_warnings([meta]))
+        for record in meta["rejected"]:
+            shown = mask(record)
+            if LOSES_REST in record:
+                lost.append(record)
+            yield json.dumps(shown) if as_json else one_line(place_of(shown))
+    if not as_json:
+        counts = counts_of(drops)
+        yield f"{dataset.folder}: {counted(sum(count for _, count, _ in counts), 'record')} left out"
+        yield from (f"{count:10,}  {one_line(rule)}{remedy}" for rule, count, remedy in sorted(counts))
+        if (line := lost_line(lost)) is not None:
+            yield line
+        if warnings:
+            yield "used with a warning:"
+            yield from (f"{count:10,}  {one_line(rule)}" for rule, count in sorted(warnings.items()))

@@ -175,10 +175,10 @@ def _sentence_on(error: Exception | SystemExit) -> str | None:
 
     if isinstance(error, OSError | SystemExit) and (trouble := output_trouble(error)) is not None:
         return trouble
-    ranks = sys.modules.get("holdfast.adapters.shared.network.lost_ranks")  # if it was not imported, there is no other
+    ranks = sys.modules.get("holdfast.adapters.shared.network.ranks")  # if it was not imported, there is no other
     if ranks is not None and (sentence := ranks.sentence_on_lost_peers(error)) is not None:
         return str(sentence)
-    plugins = sys.modules.get("holdfast.bootstrap.wiring.plugins")  # if it was not imported, no plugin was
+    plugins = sys.modules.get("holdfast.bootstrap.adapter_choice.plugins")  # if it was not imported, no plugin was
     if plugins is not None and (sentence := plugins.blame(error)) is not None:
         return str(sentence)
     return _sentence_of_system(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import logging
 import os
 import sys
 import time
@@ -17,11 +18,10 @@ from typing import TYPE_CHECKING, Any, final
 import structlog
 from typing_extensions import override
 
-from holdfast.adapters.monitor.console_style import is_problem
+from holdfast.adapters.monitor.console import is_problem
 from holdfast.adapters.shared.files.json_lines import encode_record
 from holdfast.application.handlers.log_events import sentence_of
 from holdfast.application.handlers.record_events import record_of
-from holdfast.bootstrap.process.log_settings import configure_logging
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.events import Event, RunFailed, StepCompleted
 from holdfast.ports.monitor import Monitor
@@ -246,3 +246,26 @@ def _head(event: str, level: str) -> dict[str, Any]:
     with suppress(ValueError):
         return head if rank is None else head | {"rank": int(rank)}
     return head
+
+
+def configure_logging() -> None:
+    """Send structured log lines to standard error.
+
+    Only the command line calls this: an embedding host keeps its own logging.
+    """
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a kernel of the hub that is never used
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=_to_standard_error,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _to_standard_error(*_: object) -> structlog.PrintLogger:
+    # looked up for each line, so that a later redirection of standard error, or its closing, is respected
+    return structlog.PrintLogger(sys.stderr)

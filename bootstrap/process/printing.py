@@ -8,9 +8,13 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, final
+
+from holdfast.bootstrap.stages.open_run.screen import phases_shown
+from holdfast.domain.phase import Amount
+from holdfast.domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -122,3 +126,27 @@ def short(location: str) -> str:
     except FileNotFoundError:
         return location
     return str(path.relative_to(here)) if path.is_relative_to(here) else location
+
+
+@final
+class ProgressBar:
+    """Shows the bytes done, their rate and the time left on standard error, unless ``is_quiet``.
+
+    Where there is no terminal, it prints a line after ten seconds and then once a minute.
+    """
+
+    def __init__(self, title: str, *, is_quiet: bool = False) -> None:
+        self._title = title
+        self._stack = ExitStack()
+        self._phases = phases_shown(is_quiet=is_quiet)
+
+    def __enter__(self) -> Self:
+        self._show = self._stack.enter_context(self._phases)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def show(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` bytes are done."""
+        self._show(f"{self._title} {shown_size(total)}", Amount(done, total))

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from threading import Event, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, final
 
+from holdfast.bootstrap.adapter_choice.process_group import is_launched
 from holdfast.bootstrap.process.exit_codes import code_of_signal
-from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.domain.errors import LeaveAtOnce
 
 if TYPE_CHECKING:

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, TextIO, final
 import psutil
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.adapters.shared.files.sealed_json import parse_json
 from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_reading.growing_file import newest_records
 from holdfast.bootstrap.run_reading.run_state import last_step
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.restart_policy import GiveUp, ProcessExit, RestartPolicy
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import FrameType
-
-    from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 
 _MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
 _POLL_SECONDS = 0.1
@@ -188,3 +188,45 @@ def _kill_descendants() -> int:
         psutil.wait_procs(found, timeout=_PATIENCE_SECONDS)
         killed |= {process.pid for process in found}
     return len(killed)
+
+
+@final
+class HeartbeatMonitor:
+    """Watches the heartbeats in ``folder`` from outside the run; without any for ``limit`` seconds the run is stalled.
+
+    Processes that have sent no heartbeat yet or have ended are ignored, and time when this process is suspended does
+    not count.
+    """
+
+    def __init__(self, folder: Path, limit: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._clock = clock
+        self._stamps: dict[str, int] = {}
+        self._looked_at = clock()
+        self._seconds = 0.0
+
+    def reset(self) -> None:
+        """Forget the heartbeats of an earlier start."""
+        for path in self._folder.glob("rank*.json"):
+            path.unlink(missing_ok=True)
+        self._stamps, self._seconds, self._looked_at = {}, 0.0, self._clock()
+
+    def is_stalled(self) -> bool:
+        """Return whether the run is stalled; checks only after a tenth of the limit, or one second, else False."""
+        interval = min(1.0, self._limit / 10)
+        if (elapsed := self._clock() - self._looked_at) < interval:
+            return False
+        self._looked_at += elapsed
+        stamps = dict(self._beats())
+        is_silent = bool(stamps) and stamps == self._stamps
+        self._stamps = stamps
+        self._seconds = self._seconds + min(elapsed, 2 * interval) if is_silent else 0.0
+        return self._seconds > self._limit
+
+    def _beats(self) -> Iterator[tuple[str, int]]:
+        """Yield the file name of each living process's heartbeat, and the time of its writing in ns."""
+        for path in self._folder.glob("rank*.json"):
+            with suppress(OSError, ValueError, KeyError, TypeError):  # it has just been replaced or removed
+                if psutil.pid_exists(parse_json(read_regular(path))["pid"]):
+                    yield path.name, path.stat().st_mtime_ns

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import psutil
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.run_folder.run_environment import environment
+from holdfast.bootstrap.run_folder.layout import RunLayout, environment
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.errors import LeaveAtOnce, PluginFailed, TrainingError

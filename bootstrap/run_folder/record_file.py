@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
@@ -18,7 +18,7 @@ from holdfast.adapters.shared.files.regular_file import read_alike
 from holdfast.adapters.shared.files.sealed_json import HASH, parse_json, sealed, unsealed
 from holdfast.adapters.shared.network.hub_names import nearest_name
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.adapters.state_store.verified_read import read_verified
 from holdfast.bootstrap.run_folder.layout import RECORD, STUDY_RECORD, RunLayout
@@ -30,7 +30,7 @@ from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.fault_tolerance.remedies import FRESH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 UNSEALED = 1  # the schema of records without a hash
 RULES: Mapping[str, int] = MappingProxyType(
@@ -322,3 +322,52 @@ def _budget_in(settings: Mapping[str, Any]) -> Any:
 def _warn(sentence: str, _of: Path) -> None:
     """Log ``sentence`` on a folder, once in this process."""
     _log.warning("%s", sentence)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What the run of a folder began with: the versions of its rules, the places of its files, and its hold-out.
+
+    The defaults are those of a run that begins now.
+    """
+
+    rules: Mapping[str, int] = field(default_factory=lambda: RULES)
+    places: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    holdout: Mapping[str, object] = field(default_factory=dict)
+
+
+def name_of_minutes(minutes: float) -> str:
+    """Return the name under which a run records its steps in ``minutes``; other minutes are another choice."""
+    return f"run.budget.minutes={minutes:g}"
+
+
+def name_of_epochs(epochs: int | Literal[""]) -> str:
+    """Return the name under which a run records the steps of its epochs, or how the names of all epochs begin."""
+    return f"data.epochs={epochs}"
+
+
+def budget_in(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``run.budget`` of the settings in ``record``, the content of ``run.json``, with the steps decided for it.
+
+    A record without such settings gives an empty budget.
+    """
+    budget = dict(_section(record, "settings", "run", "budget"))
+    epochs = _section(record, "settings", "data").get("epochs")
+    if isinstance(minutes := budget.get("minutes"), int | float):
+        name = name_of_minutes(minutes)
+    elif isinstance(epochs, int) and not (budget.get("steps") or budget.get("tokens")):
+        name = name_of_epochs(epochs)
+    else:
+        return budget
+    choice = record.get("auto", {}).get(name, {}).get("value", "")
+    limits = [steps for steps in (budget.get("steps"), int(choice) if choice.isdigit() else None) if steps]
+    budget["steps"] = min(limits, default=None)
+    return budget
+
+
+def _section(record: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    found: Any = record
+    for name in names:
+        found = found.get(name, {}) if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) else {}

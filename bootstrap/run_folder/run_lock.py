@@ -9,7 +9,8 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -22,9 +23,6 @@ from holdfast.configs.option_form import as_settings
 from holdfast.configs.secret_masking import MASK, is_secret, mask_text
 from holdfast.configs.strict_yaml import StrictYamlError, read_yaml
 from holdfast.domain.errors import StateError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LONGEST_COMMAND = 200
 _LARGEST_PID = (1 << 31) - 1
@@ -146,3 +144,35 @@ def _holds_others(value: str) -> bool:
         return isinstance(read_yaml(value), dict | list)
     except StrictYamlError:
         return True
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename the run folder ``path`` without deletion; return the new path, None if there was no such folder.
+
+    Raises ``StateError`` if another process trains in it, if it is the current folder or a parent of it, or if it
+    cannot be renamed.
+    """
+    if not path.exists():
+        return None
+    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
+        msg = f"{path} cannot be set aside: this command was started inside it; start it from another folder"
+        raise StateError(msg)
+    lock = take_lock(path)
+    try:
+        return _move_away(path)
+    except OSError as error:
+        msg = f"{path} cannot be set aside: {error.strerror}"
+        raise StateError(msg) from error
+    finally:
+        os.close(lock)
+
+
+def _move_away(path: Path) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    target = path.with_name(f"{path.name}.{stamp}")
+    number = 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}.{stamp}-{number}")
+    path.rename(target)
+    return target

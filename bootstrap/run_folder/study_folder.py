@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_lock import lock, locked, open_lock
 from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
 from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
@@ -18,6 +19,7 @@ from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout
 from holdfast.bootstrap.run_folder.record_file import changed_settings
 from holdfast.configs.run_names import is_below
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.tuning.trial import TrialVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,3 +194,33 @@ def _check_same(
 def _belongs_to_study(key: str) -> bool:
     """Return whether the results of a trial depend on the setting ``key``."""
     return not is_below(key, _NOT_OF_STUDY) and (is_for_all_ranks(key) or is_below(key, ("tune", "run.deterministic")))
+
+
+@final
+class VerdictFile:
+    """``verdicts.jsonl`` of the run folder ``root``: the study adds them, and the process of the trial reads them."""
+
+    def __init__(self, root: Path) -> None:
+        self._lines = JsonLines(RunLayout(root).verdicts)
+
+    def at(self, step: int) -> TrialVerdict | None:
+        """Return the verdict on the evaluation at ``step``, None if there is none yet."""
+        return next((verdict for verdict in self.all() if verdict.step == step), None)
+
+    def all(self) -> list[TrialVerdict]:
+        """Return all verdicts, the first one of each step; raises ``StateError`` if the file cannot be read."""
+        found: dict[int, TrialVerdict] = {}
+        for record in self._lines.read():
+            step, reason = record.get("step"), record.get("reason")
+            if isinstance(step, int) and (reason is None or isinstance(reason, str)):
+                found.setdefault(step, TrialVerdict(step, reason))
+        return list(found.values())
+
+    def add(self, verdict: TrialVerdict) -> None:
+        """Add ``verdict``; raises ``StateError`` if it cannot be written."""
+        word = "continue" if verdict.reason is None else "prune"
+        self._lines.append({"step": verdict.step, "verdict": word, "reason": verdict.reason})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()

@@ -11,19 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from holdfast.bootstrap.adapter_choice.process_group import is_first_rank
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal, end_with, guarded
-from holdfast.bootstrap.process.launch import launch, processes_to_start
-from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
+from holdfast.bootstrap.process.json_log import configure_logging
+from holdfast.bootstrap.process.launch import ending_with_launcher, launch, processes_to_start
 from holdfast.bootstrap.process.library_environment import set_library_defaults
-from holdfast.bootstrap.process.log_settings import configure_logging
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run import Run
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.verification.fault_catalog import Planned
 from holdfast.bootstrap.verification.faults import faults_of
-from holdfast.bootstrap.wiring.process_group import is_first_rank
-from holdfast.configs.sections.monitors import JsonlMonitorSettings
-from holdfast.configs.sections.profile import ProfileSettings
+from holdfast.configs.sections.monitors import JsonlMonitorSettings, ProfileSettings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import StepCompleted
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from holdfast.configs.sections.base import (
     PLUGIN,
+    Flag,
+    Folder,
+    KeySettings,
     Natural,
     Number,
     PluginSettings,
     Positive,
     Section,
+    Seed,
     Text,
     by_kind,
 )
-from holdfast.configs.sections.chat import ChatSettings
-from holdfast.configs.sections.dedup import DedupSettings  # noqa: TC001  pydantic evaluates the annotation
-from holdfast.configs.sections.drift import DriftSettings  # noqa: TC001  pydantic evaluates the annotation
-from holdfast.configs.sections.lineage import LineageSettings  # noqa: TC001  pydantic reads it
+from holdfast.configs.sections.ledger import LineageSettings  # noqa: TC001  pydantic reads it
 from holdfast.configs.sections.sources import (
     SEVERAL,
     FilesSource,
@@ -28,8 +30,180 @@ from holdfast.configs.sections.sources import (
     PythonLibrarySource,
     StageSettings,
 )
-from holdfast.configs.sections.tokens import CacheSettings, PackingSettings
 from holdfast.configs.sections.validation import ValidationSettings  # noqa: TC001  pydantic reads it at runtime
+
+_OF_MINHASH = ("threshold", "ngram", "permutations", "bands", "seed")
+
+
+class DedupSettings(Section):
+    """Deduplication: of documents with the same text, or nearly the same, the first one stays."""
+
+    kind: Literal["exact", "minhash"] = Field(
+        description="exact finds documents with the same text; minhash also finds documents that share most of their "
+        "sequences of words."
+    )
+    scope: Literal["source", "all"] = Field(
+        default="all",
+        description="Documents that are compared: source compares those of each source of a mixture among themselves, "
+        "all compares those of all sources.",
+    )
+    normalize: Flag = Field(
+        default=True,
+        description="Whether texts are compared in lower case, in Unicode's form NFC, and with each run of white space "
+        "as one space.",
+    )
+    threshold: Annotated[Number, Field(ge=0.2, le=1)] = Field(
+        default=0.8,
+        description="Smallest Jaccard similarity of two documents that counts as nearly the same, from 0.2 to 1.",
+    )
+    ngram: Positive = Field(default=5, description="Words in a sequence that documents are compared by.")
+    permutations: Annotated[Positive, Field(ge=16, le=1024)] = Field(
+        default=112, description="Values in a MinHash signature, from 16 to 1024."
+    )
+    bands: Positive | None = Field(
+        default=None,
+        description="Bands of the signature: documents that agree in a whole band are compared. null chooses the "
+        "longest bands that find at least 95 % of the pairs at the threshold.",
+    )
+    seed: Seed = Field(default=0, description="Seed of the MinHash permutations.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, dedup: Any) -> Any:
+        return {"kind": dedup} if isinstance(dedup, str) else dedup
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        fields = type(self).model_fields
+        strange = [name for name in _OF_MINHASH if getattr(self, name) != fields[name].default]
+        if self.kind == "exact" and strange:
+            msg = f"{strange[0]} belongs to data.dedup.kind=minhash, but data.dedup.kind is exact: change either"
+            raise ValueError(msg)
+        if self.bands is not None and self.permutations % self.bands:
+            msg = (
+                f"bands is {self.bands}, which does not divide the {self.permutations} permutations: choose a divisor, "
+                "or leave bands out"
+            )
+            raise ValueError(msg)
+        return self
+
+
+class PackingSettings(Section):
+    """Packing of documents into rows of one length."""
+
+    kind: Literal["concat", "best_fit", "sliding"] = Field(
+        default="concat",
+        description="concat cuts the stream of documents into rows; best_fit packs whole documents together; sliding "
+        "takes overlapping windows of each document.",
+    )
+    overflow: Literal["split", "truncate", "drop"] = Field(
+        default="split",
+        description="Treatment of a document that is longer than a row: split, truncate or drop it; sliding supports "
+        "split only.",
+    )
+    stride: Positive | None = Field(
+        default=None,
+        description="Tokens from the start of one sliding window to the start of the next; null means half a row.",
+    )
+
+    @field_validator("overflow")
+    @classmethod
+    def _is_of_rows(cls, overflow: str, info: ValidationInfo) -> str:
+        if overflow != "split" and info.data.get("kind") == "sliding":
+            msg = (
+                f"is {overflow}, but data.packing.kind=sliding takes windows of the whole document: leave "
+                "data.packing.overflow out"
+            )
+            raise ValueError(msg)
+        return overflow
+
+    @field_validator("stride")
+    @classmethod
+    def _is_of_windows(cls, stride: int | None, info: ValidationInfo) -> int | None:
+        if stride is not None and info.data.get("kind", "sliding") != "sliding":
+            msg = f"belongs to data.packing.kind=sliding, but data.packing.kind is {info.data['kind']}: change either"
+            raise ValueError(msg)
+        return stride
+
+
+class CacheSettings(Section):
+    """The token cache: text is tokenized only once."""
+
+    dir: Folder | None = Field(
+        default=None,
+        description="Folder of the token cache; null means run.cache_dir/tokens, or run.cache_dir/encrypted-tokens "
+        "with encryption.",
+    )
+    budget: Positive | None = Field(
+        default=None,
+        description="Maximum bytes of the token cache; tokens that this run does not need are evicted first; null "
+        "means nine tenths of the free disk space.",
+    )
+    eviction: Text = Field(
+        default="next_use",
+        description="Eviction policy of the token cache; the data of other runs are always evicted first. lru "
+        "evicts the least recently used tokens first; next_use does the same for other runs, but evicts first "
+        "those of the run's own tokens that it needs last; any other name is an outside policy.",
+    )
+    eviction_options: dict[str, Any] | None = Field(
+        default=None, description="Arguments of an outside eviction policy; null passes none."
+    )
+    encryption: KeySettings | None = Field(
+        default=None, description="Encryption of the cached tokens; null stores them unencrypted."
+    )
+
+
+def _day(value: str) -> str:
+    try:
+        return date.fromisoformat(value).isoformat()
+    except ValueError as error:
+        msg = f"is {value!r}: write a day such as 2024-07-26"
+        raise ValueError(msg) from error
+
+
+Day = Annotated[str, BeforeValidator(str), AfterValidator(_day)]
+
+
+class ChatSettings(Section):
+    """Conversations to train on: their template, and the replies that are trained on."""
+
+    template: Text | None = Field(
+        default=None,
+        description="Chat template: chatml, plain, or a file in the language of Jinja; null means that of the "
+        "tokenizer. plain needs no special token but end-of-text.",
+    )
+    template_options: dict[str, Any] | None = Field(
+        default=None, description="Variables of the chat template, such as enable_thinking: false; null gives none."
+    )
+    template_date: Day = Field(
+        default="2024-07-26",
+        description="Date that a template with the current date writes into conversations to train on, so that they "
+        "are the same on each day.",
+    )
+    train_on: Literal["all_assistant", "last_assistant"] = Field(
+        default="all_assistant",
+        description="Replies to train on: all_assistant or last_assistant, only the last one of each conversation.",
+    )
+    reasoning: Literal["keep", "drop"] = Field(
+        default="keep",
+        description="Reasoning of the replies: keep trains on it, drop leaves it out, a <think> in the text included.",
+    )
+
+
+class DriftSettings(Section):
+    """The version of the data to compare with, and the answer to a difference."""
+
+    reference: Text = Field(
+        description="The dataset to compare with: its folder in a token cache, or its name in the run's token cache.",
+    )
+    action: Literal["warn", "stop"] = Field(
+        default="warn",
+        description="Answer to drift: warn logs it; stop also ends the run with an error if the drift is major.",
+    )
+    every: Positive = Field(
+        default=10000,
+        description="Documents of a stream between two comparisons; cached data are compared once, at the start.",
+    )
 
 
 class TransformSettings(PluginSettings):
@@ -197,6 +371,16 @@ class FeedSettings(Section):
         if self.chat.train_on != "all_assistant":
             msg = "chat.train_on is for data.task=chat, as a preference compares the last replies: leave it out"
             raise ValueError(msg)
+
+    @property
+    def are_tokens(self) -> bool:
+        """Return whether the data are tokens already, so that there is no text."""
+        return self.kind == "tokens"
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Return whether the documents are preferences, each a pair of conversations."""
+        return self.task == "preference"
 
     @property
     def has_conversations(self) -> bool:

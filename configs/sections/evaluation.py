@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.configs.sections.base import Flag, Folder, Natural, Number, Positive, Section, Seed, Text
+from holdfast.configs.sections.data import PythonLibraryDataSettings
 from holdfast.configs.sections.sources import SEVERAL, EvaluationSet
 
 _SUITE = re.compile(r"\w[\w.+-]*")  # of the harness, and no path
@@ -99,3 +100,26 @@ class EvaluationSettings(Section):
                 msg = f"sets have the name {name!r}: use printable characters, without spaces around them"
                 raise ValueError(msg)
         return self
+
+
+class SampleSettings(Section):
+    """Text that the model generates at the end of a run."""
+
+    prompt: str = Field(
+        default="",
+        description="Text that the sample continues, or the message it replies to; if it is empty, the model starts a "
+        "document. Without this setting it is `def` on the Python standard library, `Hello` in training on "
+        "conversations, and empty on other data.",
+    )
+    max_new_tokens: Positive = Field(default=96, description="Maximum number of new tokens.")
+    temperature: Number = Field(
+        default=0.8, ge=0, description="Divisor of the logits before sampling; 0 always takes the likeliest token."
+    )
+    top_k: Natural = Field(default=50, description="Number of likeliest tokens to sample from; 0 means all.")
+
+
+def default_prompt(data_kind: str, task: str) -> str:
+    """Return the prompt of a model that was trained for ``task`` on data of ``data_kind``."""
+    if data_kind == PythonLibraryDataSettings.model_fields["kind"].default:
+        return "def"
+    return "Hello" if task in ("chat", "preference") else ""

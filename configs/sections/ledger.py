@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import BeforeValidator, Field, Tag, field_validator, model_validator
 
-from holdfast.configs.sections.base import PLUGIN, Dsn, PluginSettings, Section, Text, by_kind
+from holdfast.configs.sections.base import PLUGIN, Dsn, Folder, KeyPlace, PluginSettings, Section, Text, by_kind
 
 
 class NoLedgerSettings(Section):
@@ -52,3 +52,40 @@ _Ledger = Annotated[
     by_kind("none", "sqlite", "postgres", "memory"),
 ]
 LedgerSettings = Annotated[_Ledger, BeforeValidator(_named, json_schema_input_type=Text | _Ledger)]
+
+
+class LineageSettings(Section):
+    """The receiver of OpenLineage events: a server or a file."""
+
+    url: Text | None = Field(
+        default=None, description="Server that receives OpenLineage events, such as http://marquez:5000; null for none."
+    )
+    file: Folder | None = Field(
+        default=None, description="File to which OpenLineage events are appended, one a line; null for none."
+    )
+    token_from: KeyPlace | None = Field(
+        default=None, description="Place of the server's bearer token: env:NAME or file:PATH; null sends none."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_of_a_server(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            msg = "must begin with http:// or https://"
+            raise ValueError(msg)
+        return url
+
+    @field_validator("token_from")
+    @classmethod
+    def _is_in_reach(cls, place: str | None) -> str | None:
+        if place is not None and not place.startswith(("env:", "file:")):
+            msg = "must be env:NAME or file:PATH"
+            raise ValueError(msg)
+        return place
+
+    @model_validator(mode="after")
+    def _has_one_receiver(self) -> Self:
+        if (self.url is None) == (self.file is None):
+            msg = "needs either url or file"
+            raise ValueError(msg)
+        return self

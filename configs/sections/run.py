@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, Tag, field_validator
 
-from holdfast.configs.sections.base import Flag, Folder, Number, Positive, Section, Seed
+from holdfast.configs.sections.base import (
+    PLUGIN,
+    Flag,
+    Folder,
+    Number,
+    PluginSettings,
+    Positive,
+    Section,
+    Seed,
+    by_kind,
+)
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.home_folder import expanded
+from holdfast.domain.urls import expanded
 
 
 class BudgetSettings(Section):
@@ -111,3 +121,23 @@ def with_default_budget(run: RunSettings, epochs: int | None) -> RunSettings:
     if epochs is None or "budget" in run.model_fields_set:
         return run
     return run.model_copy(update={"budget": BudgetSettings(steps=None)})
+
+
+class BlinkerEventBusSettings(Section):
+    """Events over blinker's signals."""
+
+    kind: Literal["blinker"] = Field(default="blinker", description="Signals of the library blinker.")
+
+
+class MemoryEventBusSettings(Section):
+    """Events over plain function calls."""
+
+    kind: Literal["memory"] = Field(default="memory", description="Plain function calls.")
+
+
+EventBusSettings = Annotated[
+    Annotated[BlinkerEventBusSettings, Tag("blinker")]
+    | Annotated[MemoryEventBusSettings, Tag("memory")]
+    | Annotated[PluginSettings, Tag(PLUGIN)],
+    by_kind("blinker", "memory"),
+]

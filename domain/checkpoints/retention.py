@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
 
 _SECONDS_AN_HOUR = 3600.0
 
@@ -98,3 +98,13 @@ class Retention:
         for step in sorted(stored):
             windows.setdefault(stored[step].saved_at // (self.hours * _SECONDS_AN_HOUR), step)
         return [*by_steps, *windows.values()]
+
+
+class Role(StrEnum):
+    """A separate right: reading does not imply writing, and writing does not imply deleting."""
+
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+    KEY = "key"
+    """Use of the key that encrypted checkpoints are wrapped by."""

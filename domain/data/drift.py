@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.domain.counting import counted
 from holdfast.domain.data.profile import LENGTHS, RATIOS, SHARES
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.domain.data.frequent_tokens import FrequentTokens
-    from holdfast.domain.data.log_histogram import LogHistogram
-    from holdfast.domain.data.profile import Profile
+    from holdfast.domain.data.profile import LogHistogram, Profile
 
 FEWEST = 64
 """The number of documents, in each profile, below which no figure is judged."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from base64 import b64decode, b64encode
 from collections import Counter
 from dataclasses import asdict, astuple, dataclass, field
 from functools import reduce
@@ -10,15 +12,103 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 
-from holdfast.domain.data.distinct_sketch import DistinctSketch
 from holdfast.domain.data.frequent_tokens import FrequentTokens
-from holdfast.domain.data.log_histogram import LogHistogram
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+_SKETCH_BITS = 12
+_REGISTERS = 1 << _SKETCH_BITS
+_LARGEST = 64 - _SKETCH_BITS + 1
+
+STANDARD_ERROR = 1.04 / math.sqrt(_REGISTERS)
+"""The standard error of the estimate, relative to the number: 1.6 % (Flajolet et al. 2007)."""
+
+
+@final
+class DistinctSketch:
+    """A HyperLogLog sketch with 2^12 registers of 64-bit hashes; two sketches merge exactly, in any order.
+
+    ``registers`` is uint8 (4096,): for the hashes that share their first 12 bits, the largest number of zeros that
+    lead the other bits, plus one.
+    """
+
+    def __init__(self, registers: NDArray[np.uint8] | None = None) -> None:
+        self.registers = np.zeros(_REGISTERS, np.uint8) if registers is None else registers
+
+    @classmethod
+    def of(cls, hashes: NDArray[np.uint64]) -> Self:
+        """Return the sketch of ``hashes``, uint64 (documents,)."""
+        registers = np.zeros(_REGISTERS, np.uint8)
+        rest = hashes << np.uint64(_SKETCH_BITS)
+        high = (rest >> np.uint64(32)).astype(np.float64)  # halves of 32 bits, which float64 represents exactly
+        low = (rest & np.uint64(0xFFFFFFFF)).astype(np.float64)
+        length = np.where(high > 0, np.frexp(high)[1] + 32, np.frexp(low)[1])
+        ranks = np.minimum(64 - length + 1, _LARGEST).astype(np.uint8)
+        np.maximum.at(registers, (hashes >> np.uint64(64 - _SKETCH_BITS)).astype(np.intp), ranks)
+        return cls(registers)
+
+    def __or__(self, other: Self) -> Self:
+        return type(self)(np.maximum(self.registers, other.registers))
+
+    def estimate(self) -> int:
+        """Return the estimated number of distinct hashes.
+
+        The estimator is Ertl's (arXiv 1702.01284, algorithm 6), which needs no correction for small or large numbers.
+        """
+        found = np.bincount(self.registers, minlength=_LARGEST + 1).tolist()
+        total = _REGISTERS * _tau(1 - found[_LARGEST] / _REGISTERS)
+        for count in reversed(found[1:_LARGEST]):
+            total = 0.5 * (total + count)
+        total += _REGISTERS * _sigma(found[0] / _REGISTERS)
+        return round(_REGISTERS**2 / (2 * math.log(2) * total))
+
+    def to_json(self) -> str:
+        """Return the registers, 6 bits each, in base64."""
+        bits = np.unpackbits(self.registers[:, None], axis=1)[:, 2:]
+        return b64encode(np.packbits(bits).tobytes()).decode("ascii")
+
+    @classmethod
+    def from_json(cls, record: str) -> Self:
+        """Return the sketch that ``to_json`` described. Raises ``DataError`` for any other text."""
+        packed = np.frombuffer(b64decode(record, validate=True), np.uint8)
+        if len(packed) != _REGISTERS * 6 // 8:
+            msg = "a sketch of distinct documents has another length"
+            raise DataError(msg)
+        bits = np.unpackbits(packed).reshape(_REGISTERS, 6)
+        return cls(np.packbits(np.pad(bits, ((0, 0), (2, 0))), axis=1)[:, 0])
+
+
+def _sigma(share: float) -> float:
+    """Return the contribution of the registers that are zero; ``share`` is from 0 to 1."""
+    if share == 1:
+        return math.inf
+    power, total, weight = share, share, 1.0
+    while True:
+        power *= power
+        before = total
+        total += power * weight
+        weight += weight
+        if total == before:
+            return total
+
+
+def _tau(share: float) -> float:
+    """Return the contribution of the registers that are full; ``share`` is the share of the others."""
+    if share in {0, 1}:
+        return 0.0
+    root, total, weight = share, 1 - share, 1.0
+    while True:
+        root = math.sqrt(root)
+        before = total
+        weight *= 0.5
+        total -= (1 - root) ** 2 * weight
+        if total == before:
+            return total / 3
+
 
 SCHEMA = 1
 
@@ -245,3 +335,83 @@ def _shares(pieces: Sequence[bytes]) -> Mapping[str, LogHistogram]:
     cells = np.repeat(np.arange(len(pieces)) * len(SHARES), sizes) + kinds
     counts = np.bincount(cells, minlength=len(pieces) * len(SHARES)).reshape(-1, len(SHARES))
     return {name: LogHistogram.of(counts[:, kind] * FINE // sizes) for kind, name in enumerate(SHARES)}
+
+
+_BITS = 5  # of a value's leading bits that name its bucket
+_PER_OCTAVE = 1 << _BITS
+
+RELATIVE_ERROR = 0.5 / _PER_OCTAVE
+"""The largest error of a quantile, relative to its value: half the width of a bucket, about 1.6 %."""
+
+
+@final
+class LogHistogram:
+    """Counts of whole numbers in buckets whose bounds grow geometrically, as in DDSketch (arXiv 1908.10693).
+
+    Values below 64 have a bucket each. Each power of two above is divided into 32 buckets of equal width, as in
+    HdrHistogram, so that a value differs from the middle of its bucket by at most ``RELATIVE_ERROR``. The bucket of a
+    value follows from its bits alone, so the counts are equal on each machine. ``counts`` is int64 (buckets,), without
+    zeros at its end. Two histograms merge exactly, in any order.
+    """
+
+    def __init__(self, counts: NDArray[np.int64] | None = None) -> None:
+        counts = np.zeros(0, np.int64) if counts is None else counts
+        self.counts = counts[: int(np.flatnonzero(counts).max(initial=-1)) + 1]
+
+    @classmethod
+    def of(cls, values: NDArray[np.int64]) -> Self:
+        """Return the histogram of ``values``, int64 (values,), each from 0 to below 2^53."""
+        return cls(np.bincount(bucket_of(values)).astype(np.int64))
+
+    def __add__(self, other: Self) -> Self:
+        short, long = sorted((self.counts, other.counts), key=len)
+        counts = long.copy()
+        counts[: len(short)] += short
+        return type(self)(counts)
+
+    @property
+    def total(self) -> int:
+        """Return the number of values."""
+        return int(self.counts.sum())
+
+    def quantile(self, share: float) -> float | None:
+        """Return the value below which ``share`` of the values lie, None if there are none."""
+        total = self.total
+        if not total:
+            return None
+        rank = min(int(share * total), total - 1)
+        bucket = int(np.searchsorted(np.cumsum(self.counts), rank, side="right"))
+        first, end = bounds_of(bucket)
+        return (first + end - 1) / 2
+
+    def to_json(self) -> Mapping[str, Sequence[int]]:
+        """Return the buckets that have values, each as the distance to the one before, and their counts."""
+        filled = np.flatnonzero(self.counts)
+        return {"buckets": np.diff(filled, prepend=0).tolist(), "counts": self.counts[filled].tolist()}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Sequence[int]]) -> Self:
+        """Return the histogram that ``to_json`` described. Raises ``DataError`` for any other record."""
+        steps = np.array(record["buckets"], np.int64)
+        counts = np.array(record["counts"], np.int64)
+        filled = np.cumsum(steps)
+        if len(filled) != len(counts) or (steps[1:] <= 0).any() or (counts <= 0).any() or (filled >= 53 * 32).any():
+            msg = "a histogram's buckets and counts do not belong together"
+            raise DataError(msg)
+        dense = np.zeros(int(filled[-1]) + 1 if len(filled) else 0, np.int64)
+        dense[filled] = counts
+        return cls(dense)
+
+
+def bucket_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bucket of each of ``values``, int64 (values,), each from 0 to below 2^53."""
+    octave = np.maximum(np.frexp(values.astype(np.float64))[1].astype(np.int64) - _BITS - 1, 0)  # exact below 2^53
+    buckets: NDArray[np.int64] = octave * _PER_OCTAVE + (values >> octave)
+    return buckets
+
+
+def bounds_of(bucket: int) -> tuple[int, int]:
+    """Return the smallest value of ``bucket``, and the smallest value of the next one."""
+    octave = max(bucket // _PER_OCTAVE - 1, 0)
+    leading = bucket - octave * _PER_OCTAVE
+    return leading << octave, (leading + 1) << octave

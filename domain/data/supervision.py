@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import DataError
+from holdfast.domain.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from random import Random
 
 
 class Ending(Enum):
@@ -76,3 +77,44 @@ class RestartPolicy:
             return GiveUp(f"it was restarted {self.max_restarts} times, which is the limit")
         growth = 2.0 ** min(max(0, fruitless - 1), 60)
         return StartAgain(min(self.longest_seconds, self.first_seconds * growth))
+
+
+_MOST_DOUBLINGS = 64  # beyond it a float could overflow, and every limit is long reached
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The pauses between attempts, and the deadline; all in seconds.
+
+    The pause before retry ``n``, from 0, is drawn uniformly from 0 to ``first_delay * factor ** n``, capped at
+    ``max_delay``, so that readers which failed together do not retry together ("full jitter"). No attempt starts
+    ``deadline`` or more after the first one. Raises ``ValueError`` for a policy that would never give up.
+    """
+
+    first_delay: float = 0.5
+    factor: float = 2.0
+    max_delay: float = 20.0
+    deadline: float = 120.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first_delay <= self.max_delay and self.factor >= 1 and 0 < self.deadline < float("inf")):
+            msg = f"invalid retry policy {self}: delays and deadline are seconds, and the factor is 1 or more"
+            raise ValueError(msg)
+
+    def pause(self, retry: int, rng: Random) -> float:
+        """Return the seconds to wait before the retry of that number, from 0."""
+        return rng.uniform(0, min(self.max_delay, self.first_delay * self.factor ** min(retry, _MOST_DOUBLINGS)))
+
+
+_SHARE_FOR_THE_STEP = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class GracePeriod:
+    """The ``seconds`` between a signal and the forced end of the process: half for the step, half for its save."""
+
+    seconds: float = 30.0
+
+    def is_short(self, waited: float) -> bool:
+        """Return whether, ``waited`` seconds after the signal, the rest is needed to save the step before."""
+        return waited >= self.seconds * _SHARE_FOR_THE_STEP

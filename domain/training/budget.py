@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.domain.training.progress import Progress
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Budget:
     """The length of a run in optimizer steps, tokens or minutes; the first limit to be reached ends the run.
 
     ``epochs`` are those of the data, and set the length if there is no other limit. A run never compares its time or
-    its epochs with the budget: before its first step ``decide`` turns minutes or epochs into steps, so that a resumed
+    its epochs with the budget: before its first step ``decided`` turns minutes or epochs into steps, so that a resumed
     run ends at the same step. Raises ``ValueError`` without any limit.
     """
 
@@ -34,9 +34,9 @@ class Budget:
         """Return whether minutes or epochs alone limit the run, and their steps are not decided yet."""
         return self.steps is None and self.tokens is None
 
-    def decide(self, steps: int) -> None:
-        """Set the limit to ``steps``, those of the minutes or the epochs, unless it is lower already."""
-        self.steps = steps if self.steps is None else min(self.steps, steps)
+    def decided(self, steps: int) -> Budget:
+        """Return the budget with the limit ``steps``, those of minutes or epochs, unless it is lower already."""
+        return replace(self, steps=steps if self.steps is None else min(self.steps, steps))
 
     def fraction_spent_by(self, progress: Progress) -> float:
         """Return the fraction of the budget that is spent, from 0 to 1."""

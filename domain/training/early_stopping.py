@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.sizes import counted
 from holdfast.domain.training.metric_catalog import is_higher_better
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from holdfast.domain.training.record_marks import unused_fields
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.domain.training.conversation import Conversation
+    from holdfast.domain.training.conversation_record import Conversation
 
 _SIDES = ("chosen", "rejected")
 _QUESTIONS = ("prompt", "question")

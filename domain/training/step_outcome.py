@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, SupportsFloat
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
+
+import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +101,99 @@ class Evaluation:
         for part, figures in self.parts.items():
             found |= {f"{name}/{part}": value for name, value in figures.metrics.items()}
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps of a run without an interruption: those after ``step``, up to ``last``.
+
+    The first of them begins at the sample ``sample``, and each takes ``batch`` samples. ``excluded`` is the digest of
+    the exclusion that was in force.
+    """
+
+    step: int
+    last: int
+    sample: int
+    batch: int
+    excluded: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepSamples:
+    """The stretches of a run whose steps were not rolled back, in order; each begins where the last one ends."""
+
+    stretches: tuple[Stretch, ...]
+
+    @classmethod
+    def of(cls, events: Iterable[Mapping[str, Any]], last: int, batch: int, excluded: str) -> Self:
+        """Return the samples of the steps of a run up to the step ``last``, from its ``events`` in order.
+
+        ``batch`` and ``excluded`` are those of the newest start, for events of earlier versions, which record neither
+        them nor samples.
+        """
+        begun: list[Stretch] = []
+        start = Stretch(0, 0, 0, batch, excluded)
+        for event in events:
+            if event.get("event") not in ("RunStarted", "RolledBack"):
+                continue
+            if event["event"] == "RunStarted":
+                start = replace(
+                    start,
+                    batch=int(event.get("batch_size", batch)),
+                    excluded=str(event.get("excluded", excluded)),
+                )
+            step = int(event["step"])
+            while begun and begun[-1].step >= step:
+                begun.pop()
+            before = begun[-1] if begun else start
+            sample = before.sample + (step - before.step) * before.batch
+            begun.append(replace(start, step=step, sample=int(event.get("samples", sample))))
+        if not begun or begun[0].step:
+            begun.insert(0, Stretch(0, 0, 0, batch, excluded))
+        ends = [*(each.step for each in begun[1:]), last]
+        found = [replace(each, last=end) for each, end in zip(begun, ends, strict=True)]
+        return cls(tuple(each for each in found if each.last > each.step))
+
+    @property
+    def last(self) -> int:
+        """Return the last step, 0 if there is none."""
+        return self.stretches[-1].last if self.stretches else 0
+
+    @property
+    def end(self) -> int:
+        """Return the number of the sample after those of the last step."""
+        return self.of_step(self.last)[1] if self.stretches else 0
+
+    def stretch_of(self, step: int) -> Stretch:
+        """Return the stretch of ``step``, from 1 to ``last``."""
+        return self.stretches[bisect_left([each.last for each in self.stretches], step)]
+
+    def of_step(self, step: int) -> tuple[int, int]:
+        """Return the first sample of ``step``, from 1 to ``last``, and the sample after its last one."""
+        stretch = self.stretch_of(step)
+        begin = stretch.sample + (step - stretch.step - 1) * stretch.batch
+        return begin, min(begin + stretch.batch, self._end_of(stretch))
+
+    def steps_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the step that each of ``samples`` was in, int64, 0 for samples that no step has kept."""
+        steps = np.zeros(len(samples), np.int64)
+        for stretch in self.stretches:
+            end = min(self._end_of(stretch), stretch.sample + (stretch.last - stretch.step) * stretch.batch)
+            here = (stretch.sample <= samples) & (samples < end)
+            steps[here] = stretch.step + 1 + (samples[here] - stretch.sample) // stretch.batch
+        return steps
+
+    def disagreeing(self, saved: Sequence[tuple[int, int]]) -> int | None:
+        """Return the first step of ``saved``, pairs of a step and the samples up to it, that says otherwise, if any."""
+        for step, samples in saved:
+            if 0 < step <= self.last:
+                begin, end = self.of_step(step)
+                if not begin < samples <= end:
+                    return step
+        return None
+
+    def _end_of(self, stretch: Stretch) -> int:
+        """Return the first sample that the next stretch takes, or a number beyond all samples."""
+        later = [each.sample for each in self.stretches if each.step >= stretch.last]
+        return later[0] if later else np.iinfo(np.int64).max

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.domain.fault_tolerance.grace_period import GracePeriod
+from holdfast.domain.fault_tolerance.restart_policy import GracePeriod
 
 if TYPE_CHECKING:
     from holdfast.domain.training.budget import Budget

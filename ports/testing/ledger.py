@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
@@ -14,17 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.data.document_spans import UnitName
+from holdfast.domain.data.document_spans import Spans, UnitName
 from holdfast.domain.errors import StateError
-from holdfast.ports.ledger import CheckpointRecord, Rejects, SourceCount, StepTaken
-from holdfast.ports.testing.ledger_samples import ROWS, UNITS, document_id, plain, spans_in, spans_of, steps_at
+from holdfast.ports.ledger import CheckpointRecord, Rejects, SourceCount, StepRecords, StepTaken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.domain.data.document_spans import Spans
-    from holdfast.ports.ledger import Ledger, StepRecords
+    from holdfast.ports.ledger import Ledger
 
 _CALLS = st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(1, 4), st.integers(0, 2)), max_size=9)
 _NOT_CHECKED = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -237,3 +235,56 @@ def _counted(spans: Spans, epoch: int) -> dict[str, SourceCount]:
 
 def _count_of(rows: Sequence[tuple[Any, ...]]) -> SourceCount:
     return SourceCount(len({row[0] for row in rows}), len(rows), sum(row[6] for row in rows))
+
+
+ROWS = 4
+UNITS = (UnitName("web", "a.jsonl"), UnitName("web", "b.jsonl"), UnitName("código", "c.jsonl"))
+
+
+def steps_at(first: int, end: int, *, shift: int = 0, loss: float = 2.5) -> StepRecords:
+    """Return the steps from ``first`` up to ``end``, of ``ROWS`` samples each, which begin ``shift`` samples later."""
+    step = np.arange(first, end)
+    begin = (step - 1) * ROWS + shift
+    return StepRecords(step, begin, begin + ROWS, np.full(len(step), loss), np.full(len(step), 40))
+
+
+def spans_of(first: int, end: int) -> Spans:
+    """Return two spans for each sample from ``first`` up to ``end``: a pure function of the number of the sample.
+
+    The ids of the documents fill all 64 bits. A sample is in the epoch 1 from number 20 on.
+    """
+    sample = np.repeat(np.arange(first, end), 2)
+    number = 2 * sample + np.tile([0, 1], end - first)
+    return Spans(
+        sample=sample,
+        epoch=(sample >= 20).astype(np.int64),
+        unit=sample % 3,
+        document=document_id(number),
+        position=number + 2**40,
+        first_token=3 * number,
+        num_tokens=number % 7 + 1,
+        units=UNITS,
+    )
+
+
+def document_id(number: Any) -> Any:
+    """Return the id, uint64, of the document in the span ``number``."""
+    with np.errstate(over="ignore"):
+        return (np.asarray(number) % 50).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def spans_in(steps: StepRecords) -> Spans:
+    """Return the spans of all samples of ``steps``, which have no gaps."""
+    return spans_of(int(steps.first_sample[0]), int(steps.end_sample[-1])) if len(steps.step) else spans_of(0, 0)
+
+
+def plain(records: Spans | StepRecords | Rejects) -> list[tuple[Any, ...]]:
+    """Return one tuple for each element of ``records``, with the names of units in place of their numbers."""
+    columns = []
+    for field in fields(records):
+        values = getattr(records, field.name)
+        if field.name == "unit":
+            columns.append([records.units[number] for number in values.tolist()])  # type: ignore[union-attr]
+        elif field.name != "units":
+            columns.append(list(values.tolist() if isinstance(values, np.ndarray) else values))
+    return list(zip(*columns, strict=True))

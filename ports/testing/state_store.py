@@ -12,17 +12,189 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.domain.checkpoints.retention import RollBackFloor
 from holdfast.domain.errors import StateError
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
 from holdfast.ports.testing.snapshots import BytesPart, FailingPart, WaitingPart, snapshot_of
-from holdfast.ports.testing.state_store_restoring import StateStoreRestoring
-from holdfast.ports.testing.state_store_retention import StateStoreRetention
-from holdfast.ports.testing.state_store_roll_back import StateStoreReturns
 from holdfast.ports.testing.state_store_shares import StateStoreShares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.ports.state_store import OpenFile
+
+
+class StateStoreReturns:
+    """The contract of ``StateStore`` on the steps before and after a roll-back."""
+
+    keep: ClassVar[int] = 3
+
+    def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
+        """Return the bytes of the loaded parts by file name."""
+        raise NotImplementedError
+
+    def state(self, store: StateStore) -> tuple[Sequence[CheckpointInfo], CheckpointInfo | None, Mapping[str, bytes]]:
+        """Return the visible state of ``store``, as ``StateStoreContract.state`` does."""
+        raise NotImplementedError
+
+    def test_later_steps_are_passed_over(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """``load`` with ``at_most`` returns the newest step up to it, or None, and moves no checkpoint."""
+        saved = [store.save(snapshot_of(step, {"model": b"%d" % step})) for step in (2, 4, 6)][-self.keep :]
+        for at_most in range(1, 8):
+            fitting = [info for info in saved if info.progress.step <= at_most]
+            loaded = reopen(store).load(at_most=at_most)
+            assert loaded.info == (fitting[-1] if fitting else None)
+            if fitting:
+                assert self.contents(loaded) == {"model": b"%d" % fitting[-1].progress.step}
+        assert list(store.list()) == saved
+
+    def test_what_is_superseded_can_be_saved_again(
+        self, store: StateStore, reopen: Callable[[StateStore], StateStore]
+    ) -> None:
+        """Superseded steps are neither loaded nor listed, and can be saved and superseded repeatedly."""
+        first = []
+        for step in range(1, self.keep + 2):
+            first.append(store.save(snapshot_of(step, {"model": b"first"})))
+            store.flush()  # what is being copied elsewhere outlives the next save's retention
+        oldest = first[-self.keep]
+        current = store
+        for content in (b"second", b"third"):
+            current.supersede(oldest.progress.step)
+            current.flush()
+            current = reopen(store)
+            assert list(current.list()) == [oldest]
+            assert current.load().info == oldest
+            saved = current.save(snapshot_of(oldest.progress.step + 1, {"model": content}))
+            assert list(current.list()) == [oldest, saved]
+            assert self.contents(current.load()) == {"model": content}
+
+    def test_superseding_nothing_changes_nothing(self, store: StateStore) -> None:
+        """``supersede`` does not change a store without later steps, or an empty store."""
+        store.supersede(3)
+        assert store.load() == Loaded(None, None, ())
+        store.save(snapshot_of(3, {"model": b"three"}))
+        before = self.state(store)
+        store.supersede(3)
+        assert self.state(store) == before
+
+
+class StateStoreRestoring:
+    """The contract of ``StateStore.restore``."""
+
+    def state(self, store: StateStore) -> tuple[Sequence[CheckpointInfo], CheckpointInfo | None, Mapping[str, bytes]]:
+        """Return the visible state of ``store``, as ``StateStoreContract.state`` does."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("steps", [[3], [3, 7]], ids=["alone", "beside-an-older-one"])
+    def test_restore_hands_over_what_load_returns(
+        self, store: StateStore, reopen: Callable[[StateStore], StateStore], steps: list[int]
+    ) -> None:
+        """The newest checkpoint's files can be read in any order, and ``restore`` returns that checkpoint."""
+        data = bytes(range(256)) * 20_000
+        for step in steps:
+            saved = store.save(snapshot_of(step, {"model": data[step:], "a/small": b"small"}))
+        found = []
+
+        def take_over(folder: Path, open_file: OpenFile) -> None:
+            assert (folder / "a/small").read_bytes() == b"small"
+            with open_file(folder / "model") as file:
+                buffer = bytearray(len(data))
+                assert file.fill(4, memoryview(bytearray(100))) == 100
+                assert file.fill(0, memoryview(buffer)) == len(data) - steps[-1]
+                assert file.fill(len(data), memoryview(buffer)) == 0
+                assert file.read(8, 16) == data[steps[-1] + 8 :][:16]
+                found.append(bytes(buffer[: -steps[-1]]))
+
+        assert reopen(store).restore(take_over).info == saved
+        assert found == [data[steps[-1] :]]
+
+    def test_what_is_changed_while_the_file_is_open_is_no_damage(self, store: StateStore) -> None:
+        """If ``into`` changes the bytes before it closes the file, it may be called again; the checkpoint stays."""
+        data = bytes(range(256)) * 20_000
+        for step in (1, 2):
+            store.save(snapshot_of(step, {"model": data}))
+        before = self.state(store)
+        found = bytearray(len(data))
+
+        def take_over(folder: Path, open_file: OpenFile) -> None:
+            with open_file(folder / "model") as file:
+                buffer = bytearray(len(data))
+                assert file.fill(0, memoryview(buffer)) == len(data)
+                found[:] = buffer
+                buffer[:] = bytes(len(data))
+
+        loaded = store.restore(take_over)
+        assert bytes(found) == data
+        assert not loaded.rejected
+        assert loaded.info is not None
+        assert loaded.info.progress.step == 2
+        assert self.state(store) == before
+
+    def test_an_empty_store_has_nothing_to_restore(self, store: StateStore) -> None:
+        """``restore`` of an empty store does not call ``into``."""
+        handed: list[object] = []
+        assert store.restore(lambda *given: handed.append(given)) == Loaded(None, None, ())
+        assert handed == []
+
+    def test_what_whoever_takes_over_raises_comes_through(self, store: StateStore) -> None:
+        """An exception of ``into`` for a checkpoint that verifies propagates, and the checkpoint stays."""
+        for step in (1, 2):
+            store.save(snapshot_of(step, {"model": b"one"}))
+        before, error = self.state(store), ValueError("it does not fit")
+
+        def take_over(*_: object) -> None:
+            raise error
+
+        with pytest.raises(ValueError, match="it does not fit") as caught:
+            store.restore(take_over)
+        assert caught.value is error
+        assert self.state(store) == before
+
+    def test_later_steps_are_not_restored(self, store: StateStore) -> None:
+        """``restore`` with ``at_most`` ignores later steps."""
+        saved = [store.save(snapshot_of(step, {"model": b"x"})) for step in (2, 4)]
+        assert store.restore(lambda *_: None, at_most=3).info in (saved[0], None)
+        assert store.restore(lambda *_: None, at_most=4).info == saved[1]
+
+
+class StateStoreRetention:
+    """The contract of ``StateStore`` on older checkpoints; ``keep`` is the number of retained checkpoints."""
+
+    keep: ClassVar[int] = 3
+
+    def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
+        """Return the bytes of the loaded parts by file name."""
+        raise NotImplementedError
+
+    def test_retention_keeps_the_newest(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """The newest ``keep`` checkpoints are retained at all times."""
+        for step in range(1, 2 * self.keep + 2):
+            store.save(snapshot_of(step, {"model": b"%d" % step}))
+            steps = [info.progress.step for info in reopen(store).list()]
+            assert steps == list(range(max(1, step - self.keep + 1), step + 1))
+            assert self.contents(store.load()) == {"model": b"%d" % step}
+
+    def test_retention_spares_what_was_just_saved(self, store: StateStore) -> None:
+        """If a saved step is lower than the stored steps, its own save does not delete it."""
+        for step in range(2, self.keep + 2):
+            store.save(snapshot_of(step, {}))
+        saved = store.save(snapshot_of(1, {"model": b"late"}))
+        assert saved in store.list()
+
+    def test_retention_spares_the_way_back(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """Checkpoints that ``spare`` protects are retained besides the newest, until the next call of ``spare``."""
+        last = 6 + self.keep
+        for step in range(1, last + 1):
+            store.spare(RollBackFloor(step=5, every=2))
+            store.save(snapshot_of(step, {}))
+            store.flush()  # what is being copied elsewhere would stay too
+        newest = range(last - self.keep + 1, last + 1)
+        assert [info.progress.step for info in reopen(store).list()] == sorted({4, *range(6, last + 1, 2), *newest})
+        store.spare(RollBackFloor(step=last, every=1))
+        store.save(snapshot_of(last + 1, {}))
+        assert [info.progress.step for info in reopen(store).list()] == sorted({last, last + 1, *newest[1:]})
 
 
 _NAMES = st.sampled_from(["model", "optimizer.json", "rng/rank-00000", "rng/rank-00001", "a/b/c"])

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.errors import DataError
-from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
+from holdfast.domain.training.conversation_record import ChatMessage, Conversation, MessageRole
 from holdfast.ports.tokenizer import HasChatTemplate, TemplateChoice
 
 if TYPE_CHECKING:

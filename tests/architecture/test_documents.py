@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from holdfast.bootstrap.wiring.part_overrides import PORTS
+from holdfast.bootstrap.adapter_choice.part_overrides import PORTS
 from holdfast.configs.settings_catalog import settings_by_name
 from tests.support.rules.layout_rules import port_names
 from tests.support.rules.source_tree import ROOT, Module, camel, last_name, project, refuse
@@ -17,7 +17,7 @@ from tests.support.rules.source_tree import ROOT, Module, camel, last_name, proj
 _BLOCK = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
 _PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
-_TELL_FIGURES = ("application/handlers/track_goodput.py", "application/handlers/watchdog.py")
+_TELL_FIGURES = ("application/handlers/record_metrics.py", "application/handlers/watchdog.py")
 _OF_A_RUN = (
     "averages/",
     "checkpoints/",

@@ -69,7 +69,12 @@ def test_the_import_contracts_hold():
         ("ports/colour.py", '"""A port nobody declared."""', "Ports know no contract suite"),
         ("ports/monitor.py", "import holdfast.ports.testing", "Ports know no contract suite"),
         ("adapters/monitor/memory.py", "import holdfast.ports.testing", "Contract suites are for tests"),
-        ("bootstrap/wiring/container.py", "import holdfast.bootstrap.run", "Layers of bootstrap"),
+        ("bootstrap/adapter_choice/table.py", "import holdfast.bootstrap.run", "Layers of bootstrap"),
+        (
+            "bootstrap/stages/prepare/stage.py",
+            "import holdfast.bootstrap.stages.fit",
+            "A stage knows only earlier stages",
+        ),
         ("bootstrap/process/signals.py", "import holdfast.bootstrap.cli.main", "Layers of bootstrap"),
         ("bootstrap/colour/__init__.py", '"""A package nobody declared."""', "Layers of bootstrap"),
         ("application/data/feed.py", "import holdfast.application.training.loop", "No import cycles"),
@@ -101,7 +106,7 @@ print(*(name for name in {_HEAVY} if name in sys.modules))
     outcome = _python("-c", lines)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.split() == [], (
-        "imported at start: name it with holdfast.bootstrap.wiring.lazy, or import it where it is used"
+        "imported at start: name it with holdfast.bootstrap.adapter_choice.lazy, or import it where it is used"
     )
 
 

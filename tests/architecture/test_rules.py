@@ -30,7 +30,7 @@ from tests.support.rules.layout_rules import (
     spelt_run_files,
     strange_imports,
 )
-from tests.support.rules.naming_rules import questions, shared_class_names, shared_file_names
+from tests.support.rules.naming_rules import questions, shared_class_names
 from tests.support.rules.source_tree import Module
 from tests.support.rules.testing_rules import hasty_tests, toothless_tests, wordless_tests
 
@@ -51,14 +51,14 @@ def _statements(count: int) -> str:
         (long_files, "domain/a.py", "\n" * (LONGEST_FILE + 1)),
         (crowded_constructors, "domain/a.py", f"class A:\n    def __init__(self, *, {_NAMES}): ..."),
         (crowded_constructors, "domain/a.py", f"@dataclass(frozen=True)\nclass A:\n{_FIELDS}"),
-        (container_parameters, "bootstrap/wiring/a.py", "def f(settings, *, container): ..."),
+        (container_parameters, "bootstrap/stages/a.py", "def f(settings, *, container): ..."),
         (lookups_by_name, "bootstrap/a.py", "getattr(a, 'b', None)\n" * (MOST_LOOKUPS + 1)),
         (unsafe_code, "adapters/a.py", "import pickle"),
         (unsafe_code, "adapters/a.py", "from pickle import loads"),
         (unsafe_code, "adapters/a.py", "torch.load(path, weights_only=True)"),
         (unsafe_code, "adapters/a.py", "from torch import load"),
-        (unsafe_code, "adapters/model_factory/pickled_weights.py", "torch.load(path)"),
-        (unsafe_code, "adapters/model_factory/pickled_weights.py", "torch.load(path, weights_only=False)"),
+        (unsafe_code, "adapters/model_factory/loaded_weights.py", "torch.load(path)"),
+        (unsafe_code, "adapters/model_factory/loaded_weights.py", "torch.load(path, weights_only=False)"),
         (unsafe_code, "adapters/a.py", "yaml.load(text, Loader=yaml.SafeLoader)"),
         (unsafe_code, "adapters/a.py", "eval(text)"),
         (unsafe_code, "adapters/a.py", "exec(text)"),
@@ -113,12 +113,12 @@ def test_a_violation_is_seen(rule, path, text):
         (long_functions, "domain/a.py", f"def f():\n{_statements(LONGEST_FUNCTION - 1)}"),
         (long_files, "domain/a.py", "\n" * LONGEST_FILE),
         (crowded_constructors, "domain/a.py", f"class A:\n    def f(self, {_NAMES}): ..."),
-        (container_parameters, "bootstrap/run.py", "def f(container): ..."),
+        (container_parameters, "bootstrap/adapter_choice/table.py", "def f(container): ..."),
         (lookups_by_name, "bootstrap/a.py", "hasattr(a, 'b')\n" * MOST_LOOKUPS),
         (lookups_by_name, "adapters/a.py", "hasattr(a, 'b')\n" * (MOST_LOOKUPS + 1)),
         (unsafe_code, "adapters/a.py", "network.eval()\nre.compile(x)\nyaml.safe_load(x)\nload_file(x)"),
         (unsafe_code, "adapters/a.py", "AutoConfig.from_pretrained(path, trust_remote_code=False)"),
-        (unsafe_code, "adapters/model_factory/pickled_weights.py", "torch.load(path, weights_only=True)"),
+        (unsafe_code, "adapters/model_factory/loaded_weights.py", "torch.load(path, weights_only=True)"),
         (catch_alls, "adapters/a.py", "try: f()\nexcept BaseException:\n    undo()\n    raise"),
         (catch_alls, "application/data/prefetch.py", "try: f()\nexcept BaseException: pass"),
         (
@@ -163,22 +163,6 @@ def test_what_is_allowed_is_left_alone(rule, path, text):
 def test_a_docstring_that_opens_with_a_question_is_seen(text, is_question):
     """The docstring of a module says what the module is, and not that it answers a question."""
     assert list(questions([Module("domain/a.py", text)])) == (["domain/a.py"] if is_question else [])
-
-
-@pytest.mark.parametrize(
-    ("paths", "are_shared"),
-    [
-        (["domain/retry.py", "adapters/shared/retry.py"], True),
-        (["ports/clock.py", "bootstrap/clock.py", "domain/clock.py"], True),
-        (["ports/clock.py", "ports/testing/clock.py", "ports/forwarding/clock.py"], False),
-        (["adapters/clock/memory.py", "adapters/state_store/memory.py"], False),
-        (["domain/__init__.py", "ports/__init__.py"], False),
-        (["bootstrap/run.py", "configs/sections/run.py"], False),
-    ],
-)
-def test_a_name_of_two_files_is_seen(paths, are_shared):
-    """Two files bear one name only where it is that of a port, of a kind, or of a section of the settings."""
-    assert bool(list(shared_file_names([Module(path, "") for path in paths]))) is are_shared
 
 
 def test_a_name_of_two_classes_is_seen():

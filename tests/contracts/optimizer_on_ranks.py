@@ -10,8 +10,8 @@ from torch import distributed
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
-from holdfast.adapters.optimizer.parallelism import Parallelism
+from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec
+from holdfast.adapters.optimizer.pipeline_engine import Parallelism
 from holdfast.domain.training.parallel_mesh import ParallelMesh
 from holdfast.ports.optimizer import Optimizer
 from holdfast.ports.state_store import JoinedPart, StatePart

@@ -14,8 +14,13 @@ from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.domain.data.preference_pairs import rejected_starts
 from holdfast.domain.errors import DataError
-from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
-from holdfast.domain.training.conversation_record import completion_text, conversation_text
+from holdfast.domain.training.conversation_record import (
+    ChatMessage,
+    Conversation,
+    MessageRole,
+    completion_text,
+    conversation_text,
+)
 from holdfast.domain.training.preference_record import preference_of, preference_text
 from holdfast.ports.testing.document_encoder import DocumentEncoderContract
 from holdfast.ports.testing.tokenizer import HARD_TEXTS

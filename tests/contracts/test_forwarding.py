@@ -10,7 +10,7 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyTrainable, Hooks
+from holdfast.bootstrap.verification.faults import FaultyStateStore, FaultyTrainable, Hooks
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.adapters.ledger.memory import MemoryLedger
-from holdfast.adapters.ledger.migrations import LEDGER
 from holdfast.adapters.ledger.spilling import SpillingLedger
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
 from holdfast.ports.testing.ledger import LedgerContract
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.monitor import mlflow_process
-from holdfast.adapters.monitor.library_process import Refusal
-from holdfast.adapters.monitor.mlflow import mlflow_tracker
-from holdfast.adapters.monitor.mlflow_process import MlflowRun, client_of
+from holdfast.adapters.monitor import mlflow as mlflow_process
+from holdfast.adapters.monitor.library_tracker import Refusal
+from holdfast.adapters.monitor.mlflow import MlflowRun, client_of, mlflow_tracker
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import described
 from tests.support.slow_trackers import SlowTrackerContract
@@ -219,7 +218,7 @@ class TestMlflowTracker(SlowTrackerContract):
 
     def test_a_long_absence_raises(self, tmp_path, monkeypatch):
         """Metrics that no longer fit are dropped with an error, so that the run sends them again."""
-        monkeypatch.setattr("holdfast.adapters.monitor.mlflow_process._MOST_WAITING", 3)
+        monkeypatch.setattr("holdfast.adapters.monitor.mlflow._MOST_WAITING", 3)
         run = self.in_this_process(tmp_path)
         monkeypatch.setattr(run._client, "log_batch", broken(ConnectionError))
         for step in (1, 2, 3, 4):

@@ -8,7 +8,7 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
-from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
+from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec
 from holdfast.ports.testing.optimizer import OptimizerContract
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE
 

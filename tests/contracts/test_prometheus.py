@@ -15,17 +15,17 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from holdfast.adapters.monitor.prometheus import PrometheusTracker
-from holdfast.adapters.monitor.prometheus_figures import ExportedFigures
-from holdfast.adapters.monitor.prometheus_names import (
+from holdfast.adapters.monitor.prometheus import (
     COUNTERS,
     EVENTS,
     GAUGES,
     OTHER_HELP,
+    ExportedFigures,
+    PrometheusTracker,
     labelled_gauge,
     other_gauge,
 )
-from holdfast.adapters.shared.sql.storable_text import storable_name
+from holdfast.adapters.shared.sql.database import storable_name
 from holdfast.domain import events
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.monitor import EndState

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.adapters.resource_probe.host import HostResourceProbe
+from holdfast.adapters.resource_probe.host import Gpu, HostResourceProbe
 from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
-from holdfast.adapters.resource_probe.nvml import Gpu
 from holdfast.domain.resources.knobs import Pressure
 from holdfast.ports.testing.resource_probe import ResourceProbeContract
 

@@ -8,8 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.adapters.monitor.metrics_schema import METRICS
-from holdfast.adapters.monitor.sql_metrics import SqlTracker
+from holdfast.adapters.monitor.sql_metrics import METRICS, SqlTracker
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import TrackerContract, described

@@ -16,7 +16,7 @@ from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.tokenizer.train import train_tokenizer
 from holdfast.domain.errors import ConfigurationError, DataError
-from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.conversation_record import ChatMessage, MessageRole
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 from holdfast.ports.testing.tokenizer import HARD_TEXTS, ChatTemplateContract, TokenizerContract
 from holdfast.ports.tokenizer import TemplateChoice

@@ -9,9 +9,8 @@ import textwrap
 
 import pytest
 
-from holdfast.adapters.monitor.library_process import unescaped
-from holdfast.adapters.monitor.trackio import trackio_tracker
-from holdfast.adapters.monitor.trackio_process import RESERVED
+from holdfast.adapters.monitor.library_tracker import unescaped
+from holdfast.adapters.monitor.trackio import RESERVED, trackio_tracker
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.monitor import EndState
 from holdfast.ports.testing.monitor import described

@@ -16,9 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.adapters.monitor import wandb_process
-from holdfast.adapters.monitor.wandb import wandb_tracker
-from holdfast.adapters.monitor.wandb_record import WandbEntry
+from holdfast.adapters.monitor import wandb as wandb_process
+from holdfast.adapters.monitor.wandb import WandbEntry, wandb_tracker
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import described

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
 from holdfast.bootstrap import build
-from holdfast.bootstrap.wiring.device_settings import gpu_of
-from holdfast.bootstrap.wiring.resource_balance import free_unused_memory, knobs_of, load_policy
+from holdfast.bootstrap.stages.attach.resource_balance import free_unused_memory, knobs_of, load_policy
+from holdfast.bootstrap.stages.choose.hardware import gpu_of
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.errors import ConfigurationError
@@ -76,7 +76,7 @@ def adjustments(home, name="run"):
 def test_a_run_on_a_full_machine_uses_less_of_it(home, monkeypatch):
     """Where memory is nearly used up, the run prepares less ahead, with the reason in its history, and trains on."""
     monkeypatch.setattr("holdfast.application.handlers.balance_resources._READING_SECONDS", 0.0)
-    monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
+    monkeypatch.setattr("holdfast.bootstrap.stages.attach.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
     run, probe = run_of(home, "data.workers=2", memory=FULL)
     run.subscribe(StepCompleted, once(lambda: probe.count > 1))  # the run knows of the first sample by the second
     assert run.run().step == 12
@@ -89,7 +89,7 @@ def test_a_run_on_a_full_machine_uses_less_of_it(home, monkeypatch):
 def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
     """On a quiet machine, and where the settings say so, nothing is adjusted."""
     monkeypatch.setattr("holdfast.application.handlers.balance_resources._READING_SECONDS", 0.0)
-    monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
+    monkeypatch.setattr("holdfast.bootstrap.stages.attach.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
     run, probe = run_of(home, f"resources.auto_tune={manage}", memory=memory)
     for kind in (RunStarted, StepCompleted):  # a run that waits for data is not left alone
         run.subscribe(kind, once(lambda: run.parts.data.feed.supply.batches_ready))
@@ -126,7 +126,7 @@ def test_the_settings_bound_the_knobs(home, settings, expected):
 def test_a_smaller_micro_batch_frees_memory(monkeypatch, knob, before, after, times):
     """What activations took goes back to the machine once they are fewer: it is short of it now."""
     given = []
-    monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance.give_back_freed", lambda: given.append(knob))
+    monkeypatch.setattr("holdfast.bootstrap.stages.attach.resource_balance.give_back_freed", lambda: given.append(knob))
     free_unused_memory(ResourcesAdjusted(Progress(), knob, before, after, "memory"))
     assert len(given) == times
 
@@ -157,7 +157,7 @@ def offered(monkeypatch):
         for name, target in {"cautious": "Cautious", "nothing": "no_policy"}.items()
     ]
     monkeypatch.setattr(
-        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.balance")
+        "holdfast.bootstrap.adapter_choice.plugins.entry_points", lambda group: points * (group == "holdfast.balance")
     )
 
 

@@ -78,8 +78,8 @@ class Page:
 @pytest.mark.parametrize("temperature", ["0", "1.2"])
 def test_checkpoints_that_reply_at_once_say_what_generate_says(home, temperature):
     """Side by side and at the same time, each checkpoint replies with the tokens and the text of ``generate``."""
-    from holdfast.bootstrap.web.access import AccessRules
     from holdfast.bootstrap.web.chat_app import chat_app
+    from holdfast.bootstrap.web.serve import AccessRules
 
     models = open_chat_models([(home / "runs/default", Choice(step)) for step in (2, 4)], trusted={}, show=print)
     assert [model.name for model in models] == ["default, step 2", "default, step 4"]

@@ -13,9 +13,8 @@ from holdfast.domain.training.text_generation import Sampling
 from tests.support.chat_models import KnownTemplate, Paced, Says, TemplatedTokenizer, chat_model
 
 pytest.importorskip("uvicorn", reason="uvicorn comes with the extra `page`")
-from holdfast.bootstrap.web.access import AccessRules
 from holdfast.bootstrap.web.chat_app import chat_app
-from holdfast.bootstrap.web.serve import bind, serving
+from holdfast.bootstrap.web.serve import AccessRules, bind, serving
 from tests.support.browser import browser, page_at
 
 GREEDY = Sampling(max_new_tokens=60, temperature=0.0)

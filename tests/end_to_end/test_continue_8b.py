@@ -9,7 +9,7 @@ import shutil
 import pytest
 import torch
 
-from holdfast.bootstrap.wiring.settings_estimate import estimate_from_settings
+from holdfast.bootstrap.stages.choose.memory_check import estimate_from_settings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.sizes import shown_size
 from tests.support.command_line import ROOT, corpus

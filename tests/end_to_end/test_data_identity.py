@@ -326,7 +326,7 @@ def test_contents_of_a_stream_become_known_as_it_is_read(tmp_path, monkeypatch):
     data_in(tmp_path / "md")
     limit = ("data.mode=stream", "state_store.every=100", "run.budget.steps=2")
     assert train(tmp_path, "md", *limit, "run.name=before").returncode == 0
-    monkeypatch.setattr("holdfast.bootstrap.wiring.data_identity._AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("holdfast.bootstrap.stages.identify.data_identity._AT_ONCE_BYTES", 0)
     assert train(tmp_path, "md", *limit).returncode == 0
     before, read = (json.loads((tmp_path / f"runs/{name}/run.json").read_text()) for name in ("before", "default"))
     assert read["data"] == before["data"]
@@ -334,7 +334,7 @@ def test_contents_of_a_stream_become_known_as_it_is_read(tmp_path, monkeypatch):
 
 def test_a_stream_that_was_not_read_to_its_end_is_known_by_its_sizes_where_it_was_moved_to(tmp_path, monkeypatch):
     """A stream continues where it was moved to before all of it was read; what is written to there is refused."""
-    monkeypatch.setattr("holdfast.bootstrap.wiring.data_identity._AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("holdfast.bootstrap.stages.identify.data_identity._AT_ONCE_BYTES", 0)
     (tmp_path / "md").mkdir()
     path = corpus(tmp_path / "md")
     path.write_bytes(path.read_bytes() * 400)

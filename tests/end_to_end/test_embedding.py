@@ -330,7 +330,7 @@ def test_outside_adapters_and_handlers_come_by_entry_point(tmp_path, monkeypatch
         "holdfast.data_source": [EntryPoint("table", f"{__name__}:ColumnSource", "holdfast.data_source")],
         "holdfast.handler": [EntryPoint("counter", f"{__name__}:counted", "holdfast.handler")],
     }
-    monkeypatch.setattr("holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points.get(group, []))
+    monkeypatch.setattr("holdfast.bootstrap.adapter_choice.plugins.entry_points", lambda group: points.get(group, []))
     corpus(tmp_path)
     (tmp_path / "plug.yaml").write_text(
         f"data: {{kind: table, options: {{path: {table(tmp_path / 't.db')}}}}}\n"
@@ -353,7 +353,7 @@ def test_an_outside_state_store_is_told_how_much_to_keep(home, monkeypatch):
     """``state_store.keep`` reaches a state store that comes by entry point, beside its own options."""
     point = EntryPoint("vault", f"{__name__}:stored_in", "holdfast.state_store")
     monkeypatch.setattr(
-        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: [point] if group == point.group else []
+        "holdfast.bootstrap.adapter_choice.plugins.entry_points", lambda group: [point] if group == point.group else []
     )
     vault = home / "vault"
     store = ["state_store.kind=vault", "state_store.every=1", "state_store.keep=2", SAME_RHYTHM]
@@ -373,7 +373,8 @@ def test_options_that_an_outside_adapter_does_not_take_are_refused(tmp_path, mon
     """A misspelt option of an outside adapter is a configuration error that says what it asks for."""
     point = EntryPoint("table", f"{__name__}:ColumnSource", "holdfast.data_source")
     monkeypatch.setattr(
-        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: [point] * (group == "holdfast.data_source")
+        "holdfast.bootstrap.adapter_choice.plugins.entry_points",
+        lambda group: [point] * (group == "holdfast.data_source"),
     )
     overrides = ["data.kind=table", "data.options.pth=t.db", f"run.dir={tmp_path / 'run'}", "monitors=[]"]
     with pytest.raises(ConfigurationError, match="'path'"):

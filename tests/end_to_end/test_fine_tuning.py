@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.application.training.reply import ReplyEnd, chat_prompt, whole_reply
+from holdfast.application.training.generate import ReplyEnd, chat_prompt, whole_reply
 from holdfast.bootstrap import build
+from holdfast.bootstrap.adapter_choice.part_overrides import Around
 from holdfast.bootstrap.operations.trained_model import open_trained
-from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.batch import Batch
-from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.conversation_record import ChatMessage, MessageRole
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.document_encoder import DocumentEncoder
 from tests.support.command_line import losses, run, start, wait_for_step

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from holdfast.adapters.shared.files.sealed_json import sealed
-from holdfast.bootstrap.operations.return_to_step import return_to
+from holdfast.bootstrap.operations.named_checkpoint import return_to
 from holdfast.configs.settings import TrainSettings
 from tests.support.command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny
 

@@ -9,8 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.adapters.ledger.migrations import LEDGER
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.postgres_database import PostgresDatabase
 from tests.support.command_line import SAME_RHYTHM, corpus, run_here, start, tiny
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from holdfast.bootstrap.operations.list_runs import list_runs
-from holdfast.bootstrap.web.run_board import RunBoard
+from holdfast.bootstrap.web.watch_app import RunBoard
 from tests.support.command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny
 
 RUN = "runs/default"

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from holdfast.bootstrap import build
-from holdfast.bootstrap.wiring.part_overrides import Around
+from holdfast.bootstrap.adapter_choice.part_overrides import Around
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import EvaluationCompleted, StepCompleted
 from tests.support.command_line import ROOT, SAME_RHYTHM, corpus, environment, losses, run_here, tiny
@@ -82,7 +82,7 @@ def test_prepare_counts_the_tokens_that_are_trained_on(tmp_path, monkeypatch):
     corpus(tmp_path)
     plain = run_here("prepare", *tiny(tmp_path / "corpus.jsonl"), cwd=tmp_path)
     assert "trained on" not in plain.stdout
-    made = "holdfast.bootstrap.wiring.document_encoder.TextDocumentEncoder"
+    made = "holdfast.bootstrap.stages.identify.document_encoder.TextDocumentEncoder"
     real = __import__("holdfast.adapters.document_encoder.text", fromlist=["_"]).TextDocumentEncoder
     monkeypatch.setattr(made, lambda tokenizer: OddIdsEncoder(real(tokenizer)))
     arguments = tiny(tmp_path / "corpus.jsonl", f"run.cache_dir={tmp_path / 'masked'}")

@@ -160,8 +160,8 @@ def test_config_describes_every_setting(tmp_path):
 
 def test_an_interrupted_command_exits_with_130(monkeypatch, capsys):
     """Ctrl-C in a command that has no run to stop ends it with 130 and without a traceback."""
-    from holdfast.bootstrap.cli import config_command
     from holdfast.bootstrap.cli import main as cli
+    from holdfast.bootstrap.cli import short_commands as config_command
 
     def interrupted(_):
         raise KeyboardInterrupt

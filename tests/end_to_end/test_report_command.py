@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.bootstrap.run_folder.run_lock import take_lock
+from holdfast.bootstrap.stages.attach.run_records import goodput_of
 from holdfast.bootstrap.verification.fault_catalog import Planned
-from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
 from tests.support.browser import browser, page_at
 from tests.support.command_line import corpus, run_here, tiny
 from tests.support.faulty_run import train_with_faults

@@ -16,8 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from holdfast.adapters.ledger.migrations import LEDGER
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
 from tests.end_to_end.test_elastic_resume import manifest_of
 from tests.support.command_line import (

@@ -98,7 +98,7 @@ def test_a_run_is_not_resumed_with_another_version_of_a_transform(tmp_path, monk
     """An outside transform whose fingerprint changed between two starts is refused, as other data would be."""
     point = EntryPoint("versioned", f"{__name__}:Versioned", "holdfast.transform")
     monkeypatch.setattr(
-        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: [point] * (group == point.group)
+        "holdfast.bootstrap.adapter_choice.plugins.entry_points", lambda group: [point] * (group == point.group)
     )
     corpus = write(tmp_path / "corpus.jsonl", LONG)
     more = ("data.transforms=[versioned]", f"data.mode={mode}")

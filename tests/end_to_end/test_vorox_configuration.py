@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 
-from holdfast.adapters.ledger.migrations import LEDGER
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.postgres_database import PostgresDatabase
 from tests.support.command_line import ROOT, corpus, run_here, tiny
 

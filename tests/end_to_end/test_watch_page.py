@@ -14,10 +14,8 @@ from contextlib import ExitStack, closing, contextmanager
 import psutil
 import pytest
 
-from holdfast.bootstrap.web.access import AccessRules
-from holdfast.bootstrap.web.run_board import RunBoard
-from holdfast.bootstrap.web.serve import bind, serving
-from holdfast.bootstrap.web.watch_app import watch_app
+from holdfast.bootstrap.web.serve import AccessRules, bind, serving
+from holdfast.bootstrap.web.watch_app import RunBoard, watch_app
 from tests.support.browser import browser, page_at
 from tests.support.command_line import corpus, environment, start, tiny
 from tests.support.run_folders import add_event, add_steps, hold, make_run

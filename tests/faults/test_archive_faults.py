@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from holdfast.adapters.state_store.archive import checksum
+from holdfast.adapters.state_store.archive import object_store as checksum
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore

@@ -15,8 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from holdfast.adapters.shared.audit.audit_log import TORN_END, AuditLog
-from holdfast.adapters.shared.audit.audit_verification import ChainFlaw, verify_chain
+from holdfast.adapters.shared.audit.audit_log import TORN_END, AuditLog, ChainFlaw, verify_chain
 from holdfast.bootstrap.run_folder.run_audit import Audit
 from holdfast.domain.errors import StateError
 from tests.support.file_faults import MEMORY

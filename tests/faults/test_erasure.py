@@ -8,8 +8,7 @@ import shutil
 import pytest
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
-from holdfast.adapters.state_store.checkpoint_erasure import Eraser, erased_in
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption, Eraser, erased_in
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError

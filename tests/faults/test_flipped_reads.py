@@ -169,7 +169,7 @@ AUDITED = """
 import ctypes, json, os, shutil, sys
 from pathlib import Path
 from holdfast.adapters.shared.audit.audit_log import AuditLog
-from holdfast.adapters.shared.audit.audit_verification import verify_chain
+from holdfast.adapters.shared.audit.audit_log import verify_chain
 
 shim, root = ctypes.CDLL(None), Path(sys.argv[1])
 log = AuditLog(root / "sound/audit.jsonl")

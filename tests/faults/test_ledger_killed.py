@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.adapters.ledger.sql import SqlLedger
-from holdfast.ports.testing.ledger_samples import ROWS, plain, spans_of
+from holdfast.ports.testing.ledger import ROWS, plain, spans_of
 from tests.support import ledger_writer
 
 STEPS = 120

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from holdfast.adapters.state_store import checkpoint_reader
+from holdfast.adapters.state_store import disk as checkpoint_reader
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.domain.checkpoints.retention import Retention

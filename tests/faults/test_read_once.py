@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
-from holdfast.adapters.state_store import hashed_file, verified_read
+from holdfast.adapters.state_store import verified_read
+from holdfast.adapters.state_store import verified_read as hashed_file
 from holdfast.adapters.state_store.disk import DiskStateStore
-from holdfast.adapters.state_store.hashed_file import HashedFile
 from holdfast.adapters.state_store.hashing import hash_file
+from holdfast.adapters.state_store.verified_read import HashedFile
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from tests.support.file_faults import FailAt, WatchedFiles, files_under, payload, snapshot_of

@@ -12,7 +12,7 @@ from fsspec.core import url_to_fs
 
 from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
 from holdfast.domain.errors import DataError
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from tests.support.faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Fault, FaultyServer, faulty_server
 from tests.support.s3_server import s3_server
 

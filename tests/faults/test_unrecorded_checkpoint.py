@@ -10,8 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.adapters.ledger.migrations import LEDGER
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
 from tests.support.command_line import SAME_RHYTHM, corpus, environment, run_here, tiny
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 KILLED_AFTER_A_SAVE = """
 import os, signal, sys
 from holdfast.bootstrap.run import Run
-from holdfast.bootstrap.wiring.assembly import Around
+from holdfast.bootstrap.adapter_choice.part_overrides import Around
 from holdfast.configs.settings_layers import load_settings
 from holdfast.ports.forwarding.state_store import ForwardingStateStore
 

@@ -13,8 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
-from holdfast.adapters.optimizer.parallelism import Parallelism
+from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec
+from holdfast.adapters.optimizer.pipeline_engine import Parallelism
 from holdfast.adapters.shared.tensor_state.file_parts import write_parts
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import read_rows

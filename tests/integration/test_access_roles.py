@@ -7,19 +7,18 @@ import json
 import pytest
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.store_folder import AccessGuard
 from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.bootstrap.adapter_choice.access_roles import own_roles
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.run_folder.run_audit import Audit
-from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.checkpoints.retention import Retention
-from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.checkpoints.retention import Retention, Role
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.testing.snapshots import snapshot_of
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state, build_optimizer
+from holdfast.adapters.optimizer.optimizer_factory import allocate_state, build_optimizer
 from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, restore_optimizer
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
@@ -213,7 +213,7 @@ def test_a_missing_package_is_named_with_its_extra(algorithm, module, monkeypatc
     """Without its library an algorithm is refused with what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "holdfast.adapters.optimizer.algorithms.adamw_8bit", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.adapters.optimizer.optimizer_factory", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=rf"optimizer\.algorithm is {algorithm}.*pip install \"holdfast-lm\["):
         build_optimizer(algorithm, nn.Linear(2, 2))
@@ -234,7 +234,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state, build_optimizer
+from holdfast.adapters.optimizer.optimizer_factory import allocate_state, build_optimizer
 
 def build():
     torch.manual_seed(0)

@@ -7,10 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast.application.inbox import Inbox
+from holdfast.bootstrap.adapter_choice.state_stores import (
+    archive_in_use,
+    build_disk_store,
+    claim_archive,
+    refuse_old_copies,
+)
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.run_folder.record_file import replace_record
-from holdfast.bootstrap.wiring.state_stores import archive_in_use, build_disk_store, claim_archive, refuse_old_copies
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.sections.run import RunSettings
 from holdfast.configs.sections.state_store import DiskStateStoreSettings

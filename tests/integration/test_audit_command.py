@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.adapters.shared.audit.audit_log import AuditLog
-from holdfast.application.handlers.record_audit import RecordAudit
+from holdfast.application.handlers.record_events import RecordAudit
 from holdfast.bootstrap.run_folder.run_audit import Audit, audit_run
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import DataError, StateError

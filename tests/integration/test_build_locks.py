@@ -13,7 +13,7 @@ import time
 import pytest
 from torch.utils.file_baton import FileBaton
 
-from holdfast.adapters.optimizer.build_locks import announce_builds
+from holdfast.adapters.optimizer.deepspeed_engine import announce_builds
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 
 
@@ -77,7 +77,7 @@ def test_a_build_of_another_python_is_none_of_this_one(tmp_path, monkeypatch, ca
     """Each version of Python and of torch builds for itself, and so each of them says that it does."""
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
     monkeypatch.setattr("torch.utils.cpp_extension.get_default_build_root", lambda: str(tmp_path))
-    monkeypatch.setattr("holdfast.adapters.optimizer.build_locks.get_default_build_root", lambda: str(tmp_path))
+    monkeypatch.setattr("holdfast.adapters.optimizer.deepspeed_engine.get_default_build_root", lambda: str(tmp_path))
     other = tmp_path / "py27_cpu/async_io"
     other.mkdir(parents=True)
     (other / "async_io.so").touch()

@@ -15,8 +15,13 @@ from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.records import Limits, Reading
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.domain.data.data_files import FIRST_RULES
-from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
-from holdfast.domain.training.conversation_record import conversation_from, conversation_text
+from holdfast.domain.training.conversation_record import (
+    ChatMessage,
+    Conversation,
+    MessageRole,
+    conversation_from,
+    conversation_text,
+)
 from holdfast.ports.data_source import Document, Rejected
 from tests.support.chat_fixtures import CONVERSATIONS, conversation
 from tests.support.reading import read_all, texts_of

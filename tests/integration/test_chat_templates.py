@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES
 from holdfast.domain.errors import ConfigurationError, DataError
-from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
-from holdfast.domain.training.conversation_record import conversation_of
+from holdfast.domain.training.conversation_record import ChatMessage, Conversation, MessageRole, conversation_of
 from holdfast.ports.tokenizer import TemplateChoice
 from tests.support.chat_fixtures import (
     CONVERSATIONS,

@@ -11,12 +11,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from holdfast.adapters.state_store.archive import checksum
+from holdfast.adapters.state_store.archive import object_store as checksum
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.object_store import ObjectInfo
 from holdfast.adapters.state_store.archive.open_object_store import open_object_store
-from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.hashing import CorruptCheckpoint
 from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.checkpoints.retention import Retention

@@ -7,7 +7,7 @@ from torch import nn
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.shared.device.determinism import torch_state_preserved
+from holdfast.adapters.shared.device.openmp import torch_state_preserved
 from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling

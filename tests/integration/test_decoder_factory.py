@@ -8,8 +8,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
-from holdfast.adapters.shared.decoder.cached_generation import draw
 from holdfast.adapters.shared.decoder.decoder_attention import ATTENTIONS
+from holdfast.adapters.shared.decoder.network import draw
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling

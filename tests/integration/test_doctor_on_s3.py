@@ -3,9 +3,8 @@
 import pytest
 from s3fs import S3FileSystem
 
-from holdfast.bootstrap.doctor.diagnosis import archive_checks, data_checks
+from holdfast.bootstrap.doctor.diagnosis import archive_checks, data_checks, perform_together
 from holdfast.bootstrap.doctor.finding import CheckVerdict
-from holdfast.bootstrap.doctor.perform_checks import perform_together
 from tests.support.black_hole import black_hole
 from tests.support.planted_troubles import settings_of
 from tests.support.s3_server import s3_server

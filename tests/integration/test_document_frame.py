@@ -12,10 +12,10 @@ from holdfast.adapters.document_encoder.completion import CompletionDocumentEnco
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.document_frame import leave_out_suffix
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from holdfast.bootstrap.wiring.document_encoder import with_chat_template
+from holdfast.bootstrap.stages.identify.document_encoder import with_chat_template
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.conversation_record import ChatMessage, MessageRole
 from holdfast.ports.transform import Record
 from tests.support.small_tokenizers import small_tokenizer, write_tokenizer
 

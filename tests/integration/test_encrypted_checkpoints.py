@@ -12,7 +12,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import AuthenticationErr
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.manifest import commit_of
-from holdfast.bootstrap.wiring.encryption_keys import key_provider
+from holdfast.bootstrap.adapter_choice.encryption_keys import key_provider
 from holdfast.configs.sections.state_store import EncryptionSettings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import ConfigurationError, StateError

@@ -15,7 +15,7 @@ from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.stages.alone import choose_alone, prepare_alone
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
@@ -163,14 +163,8 @@ def batches_of(folder, *more):
         ],
         {},
     ).settings
-    container = assemble(
-        settings,
-        folder / "run",
-        {"tokenizer": MemoryTokenizer()},
-        report=lambda _: None,
-        keep_choice=lambda _name, value, _reason: value,
-    )
-    return [batch.input_ids.tolist() for batch in islice(container.batch_stream().batches(Cursor()), 40)]
+    rows = prepare_alone(choose_alone(settings, {"tokenizer": MemoryTokenizer()}))
+    return [batch.input_ids.tolist() for batch in islice(rows.stream.batches(Cursor()), 40)]
 
 
 def test_a_run_gets_the_same_batches(tmp_path, monkeypatch):

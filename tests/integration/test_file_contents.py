@@ -16,7 +16,7 @@ from holdfast.adapters.data_source.formats.records import Limits
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.dataset_registry import Datasets, cache_key
+from holdfast.bootstrap.stages.prepare.dataset_registry import Datasets, cache_key
 from holdfast.domain.data.data_files import DataFiles, difference, join
 from tests.support.encoders import BYTES
 

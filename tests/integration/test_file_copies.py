@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.adapters.data_source import file_copies
+from holdfast.adapters.data_source import files as file_copies
 from holdfast.adapters.data_source.files import FilesDataSource
 from tests.support.reading import texts_of
 

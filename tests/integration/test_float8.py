@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.float8 import use_float8
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer, use_float8
 from holdfast.adapters.shared.device.device_selection import choose_precision
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.testing.optimizer_cases import (

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.adapters.data_source.files import FilesDataSource
-from holdfast.adapters.data_source.formats import json_array
+from holdfast.adapters.data_source.formats import jsonl as json_array
 from holdfast.adapters.data_source.formats.records import Reading
 from holdfast.adapters.data_source.mixture import MixtureDataSource
-from holdfast.bootstrap.wiring.data_sources import open_files, open_source, report_remarks
-from holdfast.bootstrap.wiring.data_streams import choose_mode
-from holdfast.bootstrap.wiring.evaluation_sets import check_files
-from holdfast.bootstrap.wiring.run_parts import RunData
+from holdfast.bootstrap.adapter_choice.data_sources import open_files, open_source, report_remarks
+from holdfast.bootstrap.stages.build.evaluation_sets import check_files
+from holdfast.bootstrap.stages.identify.data import RunData
+from holdfast.bootstrap.stages.identify.data_form import choose_mode
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.data_files import FIRST_RULES, LATEST_RULES
 from holdfast.domain.errors import ConfigurationError, DataError

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Lla
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.shared.modeling.causal_language_model import new_tokens
 from holdfast.adapters.shared.modeling.generation_settings import (
     end_generation_at,
     generation_ends,
@@ -17,7 +18,6 @@ from holdfast.adapters.shared.modeling.generation_settings import (
     read_generation_settings,
     sample_settings,
 )
-from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.domain.training.text_generation import Sampling
 
 TINY = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

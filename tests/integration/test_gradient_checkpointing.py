@@ -8,8 +8,8 @@ from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_layers
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.training.checkpoint_budget import CheckpointBudget
 from holdfast.domain.training.memory_estimate import Training
+from holdfast.domain.training.memory_fit import CheckpointBudget
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}

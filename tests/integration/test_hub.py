@@ -8,7 +8,7 @@ from huggingface_hub import constants
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.network import hub
-from holdfast.bootstrap.wiring.hub_choice import one_hub
+from holdfast.bootstrap.stages.open_run.hub_choice import one_hub
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 

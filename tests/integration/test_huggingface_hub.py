@@ -27,7 +27,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHILD = """
 import json, sys
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.adapters.model_factory.pickled_weights import Trust
+from holdfast.adapters.model_factory.loaded_weights import Trust
 from holdfast.domain.errors import ConfigurationError
 for settings in map(json.loads, sys.argv[1:]):
     settings["trusts"] = Trust(settings.pop("code_of", None))

@@ -11,8 +11,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.adapters.model_factory.huggingface_checks import check_numbers
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory, check_numbers
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.errors import ConfigurationError

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.adapters.ledger.migrations import LEDGER
-from holdfast.bootstrap.wiring.open_ledger import open_ledger
+from holdfast.adapters.ledger.sql import LEDGER
+from holdfast.bootstrap.stages.attach.ledger import open_ledger
 from holdfast.configs.sections.ledger import PostgresLedgerSettings, SqliteLedgerSettings
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.testing.ledger_samples import plain, spans_in, spans_of, steps_at
+from holdfast.ports.testing.ledger import plain, spans_in, spans_of, steps_at
 
 REPORTS: list[str] = []
 SECRET = "correct horse"

@@ -8,8 +8,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from holdfast.adapters.ledger.migrations import LEDGER
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
 from tests.support.command_line import corpus, run_here, tiny
 

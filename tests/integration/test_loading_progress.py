@@ -3,7 +3,7 @@
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
-from holdfast.adapters.model_factory.loading_progress import loading_shown
+from holdfast.adapters.model_factory.loaded_weights import loading_shown
 from holdfast.domain.phase import Amount
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.loss_scale import LOSS_SCALE_FILE, LossScale
+from holdfast.adapters.optimizer.engine import LOSS_SCALE_FILE, LossScale
 from holdfast.domain.errors import NonFiniteGradients, StateError
 from holdfast.ports.testing.optimizer_cases import (
     END_OF_TEXT,

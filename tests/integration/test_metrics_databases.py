@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.ledger.migrations import LEDGER
-from holdfast.adapters.ledger.sql import SqlLedger
-from holdfast.adapters.monitor.metrics_schema import METRICS
-from holdfast.adapters.monitor.sql_metrics import SqlTracker
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
+from holdfast.adapters.monitor.sql_metrics import METRICS, SqlTracker
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.metrics_databases import postgres_tracker, sqlite_tracker
+from holdfast.bootstrap.stages.attach.monitors import postgres_tracker, sqlite_tracker
 from holdfast.configs.sections.monitors import PostgresMonitorSettings, SqliteMonitorSettings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, StateError
-from holdfast.ports.testing.ledger_samples import spans_in, steps_at
+from holdfast.ports.testing.ledger import spans_in, steps_at
 from holdfast.ports.testing.monitor import described
 
 ENCODED = "correct%20horse"

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.open_prometheus import open_prometheus
+from holdfast.bootstrap.stages.attach.monitors import open_prometheus
 from holdfast.configs.sections.monitors import PrometheusMonitorSettings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError

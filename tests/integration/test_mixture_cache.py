@@ -14,9 +14,14 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.data_source.mixture import MixtureDataSource
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.prepare_data import prepare_ahead
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.dataset_registry import cache_key
+from holdfast.bootstrap.stages.alone import build_alone, choose_alone, prepare_alone
+from holdfast.bootstrap.stages.build.stage import open_evaluation
+from holdfast.bootstrap.stages.identify.stage import find_data, identify
+from holdfast.bootstrap.stages.prepare.dataset_registry import cache_key
+from holdfast.bootstrap.stages.prepare.stage import open_readers
+from holdfast.bootstrap.stages.request import Request
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import ConfigurationError
@@ -48,28 +53,40 @@ def settings_of(folder, weights, *more):
     return load_settings([], [*data, *more], {}).settings
 
 
-def container_of(settings, **overrides):
-    return assemble(
-        settings,
-        settings.run.directory,
-        {"tokenizer": MemoryTokenizer(), **overrides},
-        report=lambda _: None,
-        keep_choice=lambda _name, value, _reason: value,
-    )
+def choice_of(settings, **parts):
+    return choose_alone(settings, {"tokenizer": MemoryTokenizer(), **parts})
 
 
-def batches_of(container):
+def readers_of(settings):
+    """Return the readers of the sources, for which no token is made."""
+    found = find_data(choice_of(settings).request)
+    return open_readers(identify(found, found.data))
+
+
+def rows_of(settings, **parts):
+    return prepare_alone(choice_of(settings, **parts))
+
+
+def held_out_of(settings):
+    """Return the ids of the documents that are held out."""
+    chosen = choice_of(settings)
+    rows = prepare_alone(chosen)
+    built = build_alone(chosen, rows.data.tokenizer)
+    held_out = open_evaluation(chosen, built, rows.readers, lambda: rows.tokens).held_out
+    return [batch.input_ids.tolist() for batch in held_out.batches]
+
+
+def batches_of(rows):
     """Return the ids of the first batches."""
-    with closing(container.batch_stream().batches(Cursor())) as batches:
+    with closing(rows.stream.batches(Cursor())) as batches:
         return [batch.input_ids.tolist() for batch in islice(batches, 20)]
 
 
 def prepare(folder, weights, *more):
     """Fill the cache of a mixture; return its shards as ``dataset/shard``."""
-    container = container_of(settings_of(folder, weights, *more))
-    container.tokens()
-    own = {cache_key(reader) for reader in container.readers()}
-    return {path for path in shards_in(container.cache_folder()) if path.split("/")[0] in own}
+    rows = rows_of(settings_of(folder, weights, *more))
+    own = {cache_key(reader) for reader in rows.readers.all}
+    return {path for path in shards_in(rows.data.found.cache_folder) if path.split("/")[0] in own}
 
 
 def shards_in(root):
@@ -99,7 +116,7 @@ def offered(monkeypatch):
         for name, target in {"hoarder": "Hoarder", "nothing": "no_policy"}.items()
     ]
     monkeypatch.setattr(
-        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.eviction")
+        "holdfast.bootstrap.adapter_choice.plugins.entry_points", lambda group: points * (group == "holdfast.eviction")
     )
 
 
@@ -112,9 +129,9 @@ def evictions(folder, *more):
     write(folder / "now.jsonl", ["now"])
     write(folder / "later.jsonl", ["later"])
     stages = "data.stages=[{after_tokens: 1e6, weights: {now: 1, later: 1}}]"
-    container = container_of(settings_of(folder, {"now": 1, "later": 0}, stages, ROOM_FOR_FIVE, *more))
-    later, now = (container.token_cache(cache_key(reader)) for reader in container.readers())
-    root = container.cache_folder()
+    readers = readers_of(settings_of(folder, {"now": 1, "later": 0}, stages, ROOM_FOR_FIVE, *more))
+    later, now = (readers.cache(cache_key(reader)) for reader in readers.all)
+    root = readers.data.found.cache_folder
     others = DiskTokenCache(root, "others")
     for time, (name, cache) in enumerate({"a": now, "c": now, "b": later, "x": others, "y": others}.items()):
         cache.put(name, large(1), {})
@@ -184,14 +201,13 @@ def test_a_source_that_never_gives_is_not_read(tmp_path, mode):
     write(tmp_path / "a.jsonl", [f"a {text}" for text in TEXTS])
     write(tmp_path / "z.jsonl", [f"z {text}" for text in TEXTS])
     more = (f"data.mode={mode}", "data.holdout=0.2")
-    without = container_of(settings_of(tmp_path, {"a": 2, "z": 1}, *more))
-    expected, held_out = batches_of(without), without.held_out().batches
-    container = container_of(settings_of(tmp_path, {"a": 2, "missing": 0, "z": 1}, *more))
-    assert batches_of(container) == expected
-    assert [batch.input_ids.tolist() for batch in container.held_out().batches] == [
-        batch.input_ids.tolist() for batch in held_out
-    ]
-    assert container.data_source().fingerprint() == without.data_source().fingerprint()
+    without, among = (
+        settings_of(tmp_path, weights, *more) for weights in ({"a": 2, "z": 1}, {"a": 2, "missing": 0, "z": 1})
+    )
+    assert batches_of(rows_of(among)) == batches_of(rows_of(without))
+    assert held_out_of(among) == held_out_of(without)
+    fingerprints = [rows_of(each).data.run.source.fingerprint() for each in (without, among)]
+    assert fingerprints[0] == fingerprints[1]
 
 
 def test_a_source_that_never_gives_is_not_prepared(tmp_path):
@@ -206,9 +222,9 @@ def test_a_source_that_never_gives_is_not_prepared(tmp_path):
 def test_a_host_brings_as_many_sources_as_have_a_weight(tmp_path, mode):
     """Sources that a host puts in the place of a mixture's are refused where some of them would have no weight."""
     source = MixtureDataSource({name: MemoryDataSource({"unit": TEXTS}) for name in "abc"})
-    container = container_of(settings_of(tmp_path, {"a": 1, "b": 1}, f"data.mode={mode}"), data_source=source)
+    settings = settings_of(tmp_path, {"a": 1, "b": 1}, f"data.mode={mode}")
     with pytest.raises(ConfigurationError, match="there are 3 sources, but 2 with a weight"):
-        batches_of(container)
+        batches_of(rows_of(settings, data_source=source))
 
 
 def test_a_source_that_gives_later_is_tokenized(tmp_path):
@@ -216,7 +232,7 @@ def test_a_source_that_gives_later_is_tokenized(tmp_path):
     for name in "ab":
         write(tmp_path / f"{name}.jsonl", TEXTS)
     stage = "data.stages=[{after_tokens: 1e6, weights: {b: 1}}]"
-    tokens = container_of(settings_of(tmp_path, {"a": 1, "b": 0}, stage)).tokens()
+    tokens = rows_of(settings_of(tmp_path, {"a": 1, "b": 0}, stage)).tokens
     assert [len(each.shards()) for each in tokens] == [1, 1]
 
 
@@ -227,14 +243,8 @@ def test_what_never_gives_needs_no_room(tmp_path):
     modes = []
     for weight in (0, 1):
         settings = settings_of(tmp_path, {"a": 1, "b": weight}, "data.mode=auto", "data.cache.budget=4000")
-        chosen = assemble(
-            settings,
-            tmp_path,
-            {},
-            report=lambda _: None,
-            keep_choice=lambda name, value, _: modes.append((name, value)),
-        )
-        chosen.mode()
+        ports = Ports(settings, {})
+        find_data(Request(settings, tmp_path, ports, print, keep_choice=lambda *kept: modes.append(kept[:2])))
     assert modes == [("data.mode", "cache"), ("data.mode", "stream")]
 
 
@@ -242,6 +252,6 @@ def test_a_source_without_rows_is_named(tmp_path):
     """A source with a weight, of which packing leaves no row, is refused by the name that it has in the settings."""
     write(tmp_path / "books.jsonl", TEXTS)
     write(tmp_path / "wiki.jsonl", ["x" * 1000])
-    container = container_of(settings_of(tmp_path, {"books": 1, "wiki": 1}, DROP, "data.sequence_length=512"))
+    settings = settings_of(tmp_path, {"books": 1, "wiki": 1}, DROP, "data.sequence_length=512")
     with pytest.raises(ConfigurationError, match="source 'wiki' has a weight, but no records"):
-        batches_of(container)
+        batches_of(rows_of(settings))

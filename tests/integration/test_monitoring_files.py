@@ -10,8 +10,8 @@ import promql_parser
 import pytest
 import yaml
 
-from holdfast.adapters.monitor import prometheus_names
-from holdfast.adapters.monitor.prometheus_figures import ExportedFigures
+from holdfast.adapters.monitor import prometheus as prometheus_names
+from holdfast.adapters.monitor.prometheus import ExportedFigures
 from tests.support.rules.source_tree import ROOT
 
 FOLDER = ROOT / "docs" / "monitoring"

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.adapters.shared.lineage import openlineage
 from holdfast.adapters.shared.lineage.openlineage import OpenLineageSink
-from holdfast.domain.data.lineage_event import JobExecution, JobState, LineageDataset
+from holdfast.domain.data.dataset_version import JobExecution, JobState, LineageDataset
 from holdfast.domain.errors import ConfigurationError
 
 EXECUTION = JobExecution("a.prepare")

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.adapters.model_factory.pickled_weights import Trust
+from holdfast.adapters.model_factory.loaded_weights import Trust
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.domain.errors import ConfigurationError
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.pytorch_utils import Conv1D
 
-from holdfast.adapters.optimizer.algorithms.parameter_groups import ParameterRole, parameter_groups
+from holdfast.adapters.optimizer.parameter_groups import ParameterRole, parameter_groups
 from holdfast.bootstrap.run_folder import folder
 from tests.support.command_line import corpus, run_here, tiny
 

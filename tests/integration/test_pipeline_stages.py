@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.adapters.shared.modeling.pipeline_parallel import check_stages
+from holdfast.adapters.shared.modeling.tensor_parallel import check_stages
 from holdfast.domain.errors import ConfigurationError
 
 SHAPE = {

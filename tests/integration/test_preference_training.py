@@ -18,7 +18,7 @@ from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.application.data.holdout_batches import HoldoutBatches, PairGroups
 from holdfast.application.data.reference_column import ReferenceColumn
-from holdfast.application.resources.micro_batch_search import full_rows, learn_nothing
+from holdfast.application.training.micro_batch_search import full_rows, learn_nothing
 from holdfast.application.training.reference_pass import ReferencePass
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.domain.data.holdout import Holdout

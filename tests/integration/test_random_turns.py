@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from holdfast.adapters.shared.modeling.random_turns import RandomTurn
+from holdfast.adapters.shared.modeling.causal_language_model import RandomTurn
 
 CPU = torch.device("cpu")
 

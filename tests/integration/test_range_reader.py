@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
 from holdfast.domain.errors import DataError
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from tests.support.faulty_server import STALL, TRUNCATE, Fault, faulty_server
 from tests.support.s3_server import s3_server
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from holdfast.bootstrap.operations.rank_coordinator import RankCoordinator
-from holdfast.bootstrap.operations.ray_rank import (
+from holdfast.bootstrap.operations.train_on_ray import (
     RankCommand,
     end_rank,
     environment_of,

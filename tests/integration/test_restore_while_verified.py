@@ -11,7 +11,8 @@ from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
-from holdfast.adapters.state_store import hashed_file, verified_read
+from holdfast.adapters.state_store import verified_read
+from holdfast.adapters.state_store import verified_read as hashed_file
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.adapters.data_source.ranges import ReadCounter
 from holdfast.domain.errors import DataError
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from tests.support.faulty_server import RESET, STALL, TRUNCATE, Answer, Fault, FaultyHandler, ListeningServer
 from tests.support.s3_bodies import CONTENT, NATIVE, OWN, QUICK, is_read_by, object_server, open_x, read, seen
 

@@ -26,14 +26,14 @@ from holdfast.application.data.lane_reader import LanePlan
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.data_sources import open_files
+from holdfast.bootstrap.adapter_choice.data_sources import open_files
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import ConcatPacking
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import DataError
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from tests.support.encoders import BYTES
 from tests.support.faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Answer, Fault, faulty_server
 from tests.support.s3_server import s3_server

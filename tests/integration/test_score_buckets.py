@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.wiring import plugins, score_functions
+from holdfast.bootstrap.adapter_choice import plugins
+from holdfast.bootstrap.stages.identify import record_pipeline as score_functions
 from tests.support.command_line import WORDS, run_here, tiny
 
 SCORED = "data.transforms=[{kind: score, options: {name: quality, function: digits}}]"

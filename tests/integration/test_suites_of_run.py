@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.bootstrap.wiring.suite_process import MISSING, EvaluateProcess
+from holdfast.bootstrap.stages.attach.suite_process import MISSING, EvaluateProcess
 from tests.support.command_line import SAME_RHYTHM, corpus, run_here, tiny
 
 RESULTS = {"own": {"acc": 0.1, "acc_stderr": 1 / 3}}
@@ -57,7 +57,7 @@ def losses(folder):
 
 def test_the_log_of_a_suite_is_limited(tmp_path, stand_in, monkeypatch):
     """A suite that prints without end leaves the newest lines of its output, and is evaluated all the same."""
-    monkeypatch.setattr("holdfast.adapters.shared.files.limited_log.MOST_BYTES", 10000)
+    monkeypatch.setattr("holdfast.adapters.shared.files.json_lines.MOST_BYTES", 10000)
     stand_in(f"for _ in range(50): print('a line of many ' * 100, file=sys.stderr, flush=True)\n{ANSWER}")
     process = EvaluateProcess(tmp_path, ["own"], device="cpu", timeout_seconds=60, trust={})
     process.start(3)
@@ -225,7 +225,7 @@ def test_a_stopped_run_evaluates_at_its_next_start(tmp_path, stand_in):
 def test_a_process_ends_with_a_killed_run(tmp_path):
     """The command that evaluates ends by itself once the run that started it is gone."""
     code = (
-        "import os, time\nfrom holdfast.bootstrap.process.launcher_watch import end_with_parent\n"
+        "import os, time\nfrom holdfast.bootstrap.process.launch import end_with_parent\n"
         "end_with_parent(os.getppid())\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
     )
     parent = (

@@ -13,7 +13,7 @@ import pytest
 ROOT_DRIVER = """
 import sys
 from pathlib import Path
-from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
+from holdfast.bootstrap.process.supervisor import HeartbeatMonitor
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
 policy = RestartPolicy(max_restarts=9, crash_loop=3, first_seconds=0.0, longest_seconds=0.0)

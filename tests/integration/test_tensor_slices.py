@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.shared.decoder.weight_names import to_huggingface
+from holdfast.adapters.shared.decoder.network import to_huggingface
 from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, ShardLayoutPart
 from holdfast.adapters.shared.tensor_state.local_shards import Slice
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart

@@ -10,8 +10,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
 from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
-from holdfast.adapters.tokenizer.backends.long_words import LongWords
-from holdfast.adapters.tokenizer.backends.text_pieces import TextPieces, can_be_cut, pieces
+from holdfast.adapters.tokenizer.backends.text_pieces import LongWords, TextPieces, can_be_cut, pieces
 from holdfast.domain.errors import DataError
 
 UINT16 = np.dtype(np.uint16)

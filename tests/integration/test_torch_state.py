@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch.utils import deterministic as deterministic_memory
 
-from holdfast.adapters.shared.device.determinism import torch_state_preserved
 from holdfast.adapters.shared.device.device_selection import choose_device, choose_precision
 from holdfast.adapters.shared.device.memory_errors import within_memory
+from holdfast.adapters.shared.device.openmp import torch_state_preserved
 from holdfast.adapters.shared.device.peak_flops import peak_flops
 from holdfast.domain.errors import ConfigurationError, OutOfMemory
 

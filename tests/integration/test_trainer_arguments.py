@@ -13,12 +13,19 @@ import yaml
 from transformers import SchedulerType, TrainingArguments, get_scheduler
 
 from holdfast.bootstrap.cli.main import main
-from holdfast.bootstrap.wiring.build_model import schedule
+from holdfast.bootstrap.stages.build.model import schedule
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_layers import load_settings
-from holdfast.configs.trainer_arguments import import_arguments, table
-from holdfast.configs.trainer_fields import CHANGING, REASONS, SETTINGS, TOGETHER, WITHOUT_EFFECT
+from holdfast.configs.trainer_arguments import (
+    CHANGING,
+    REASONS,
+    SETTINGS,
+    TOGETHER,
+    WITHOUT_EFFECT,
+    import_arguments,
+    table,
+)
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.progress import Progress

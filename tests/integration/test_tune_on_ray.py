@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.bootstrap.operations.study_facts import study_facts
-from holdfast.bootstrap.operations.tune_on_ray import share_of_task, tune_on_ray
+from holdfast.bootstrap.operations.tune_study import share_of_task, tune_on_ray
 from holdfast.domain.errors import ConfigurationError
 from tests.support.command_line import corpus, run, tiny
 

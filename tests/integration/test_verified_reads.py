@@ -15,7 +15,8 @@ import pytest
 from datasets import Dataset
 from pyarrow import feather
 
-from holdfast.adapters.data_source import content_hashes, file_access
+from holdfast.adapters.data_source import file_access
+from holdfast.adapters.data_source import verified_stream as content_hashes
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.adapters.data_source.remote_file import RemoteFile

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.web import run_board
+from holdfast.bootstrap.web import watch_app as run_board
 from holdfast.bootstrap.web import watch_app as web_app
-from holdfast.bootstrap.web.access import AccessRules
-from holdfast.bootstrap.web.run_board import RunBoard
-from holdfast.bootstrap.web.serve import bind, serving
-from holdfast.bootstrap.web.watch_app import STATIC, watch_app
+from holdfast.bootstrap.web.serve import AccessRules, bind, serving
+from holdfast.bootstrap.web.watch_app import STATIC, RunBoard, watch_app
 from holdfast.domain.errors import StateError
 from tests.support.command_line import run_here
 from tests.support.page_client import Client
@@ -280,8 +278,8 @@ def test_a_refused_start_is_left_out(tmp_path):
 
 def test_a_run_that_begins_later_is_added(tmp_path, monkeypatch):
     """A run that begins below the folder while the page is open comes behind the others, which keep their numbers."""
-    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SECONDS_BETWEEN_SCANS", 0.0)
-    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SHARE_OF_SCANS", 0)
+    monkeypatch.setattr("holdfast.bootstrap.web.watch_app._SECONDS_BETWEEN_SCANS", 0.0)
+    monkeypatch.setattr("holdfast.bootstrap.web.watch_app._SHARE_OF_SCANS", 0)
     make_run(tmp_path / "runs/b/second")
     with served([tmp_path / "runs"]) as client:
         assert [run["name"] for run in client.json("/api/state")[1]["runs"]] == ["second"]
@@ -328,8 +326,8 @@ def test_the_trials_of_a_study_are_runs(tmp_path):
 
 def test_an_emptied_folder_does_not_hide_the_runs_of_others(tmp_path, monkeypatch):
     """Of several folders, one without a run any more holds up the search in no other."""
-    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SECONDS_BETWEEN_SCANS", 0.0)
-    monkeypatch.setattr("holdfast.bootstrap.web.run_board._SHARE_OF_SCANS", 0)
+    monkeypatch.setattr("holdfast.bootstrap.web.watch_app._SECONDS_BETWEEN_SCANS", 0.0)
+    monkeypatch.setattr("holdfast.bootstrap.web.watch_app._SHARE_OF_SCANS", 0)
     for name in ("b/b1", "a/a1"):
         make_run(tmp_path / name)
     with closing(RunBoard([tmp_path / "b", tmp_path / "a"])) as board:

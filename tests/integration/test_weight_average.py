@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
+from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.domain.errors import OutOfMemory, StateError
 from holdfast.domain.training.text_generation import Sampling

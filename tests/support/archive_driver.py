@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.adapters.state_store.archive import checksum
+from holdfast.adapters.state_store.archive import object_store as checksum
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore

@@ -12,7 +12,7 @@ from holdfast.adapters.state_store.archive.open_object_store import open_object_
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.checkpoints.retention import Retention
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from holdfast.ports.testing.snapshots import snapshot_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from holdfast.domain.training.conversation_record import conversation_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.domain.training.conversation import Conversation
+    from holdfast.domain.training.conversation_record import Conversation
 
 FOLDER = Path(__file__).with_name("chat_templates")
 CONVERSATIONS: Mapping[str, Mapping[str, object]] = json.loads(

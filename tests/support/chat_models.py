@@ -20,7 +20,7 @@ from holdfast.ports.tokenizer import ChatTemplate, HasChatTemplate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.domain.training.conversation import ChatMessage, Conversation
+    from holdfast.domain.training.conversation_record import ChatMessage, Conversation
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.tokenizer import SupervisedIds, TemplateChoice

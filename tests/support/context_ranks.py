@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from holdfast.adapters.shared.modeling.attention import found_ends, packed_arguments
-from holdfast.adapters.shared.modeling.context_parallel import ContextParallelism
+from holdfast.adapters.shared.modeling.tensor_parallel import ContextParallelism
 from holdfast.bootstrap.process.exit_codes import end_with
 from tests.support.engine_ranks import FACTORIES, VOCABULARY
 

@@ -12,7 +12,7 @@ from torch import distributed
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.parallelism import Parallelism
+from holdfast.adapters.optimizer.pipeline_engine import Parallelism
 from holdfast.adapters.shared.modeling.expert_balance import balance_experts
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.bootstrap.process.exit_codes import end_with

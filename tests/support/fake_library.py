@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.adapters.monitor.library_process import serve
+from holdfast.adapters.monitor.library_tracker import serve
 
 
 class Fake:

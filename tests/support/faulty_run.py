@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.end_report import EndReport
+from holdfast.bootstrap.cli.summary import EndReport
 from holdfast.bootstrap.process.exit_codes import code_of_signal, end_with, guarded
 from holdfast.bootstrap.process.library_environment import set_library_defaults
 from holdfast.bootstrap.process.signals import stopping_on_signals

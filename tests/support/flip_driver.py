@@ -24,19 +24,19 @@ from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.parallelism import Parallelism
+from holdfast.adapters.optimizer.pipeline_engine import Parallelism
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.process_group.torch import TorchProcessGroup
-from holdfast.adapters.state_store import hashed_file, verified_read
+from holdfast.adapters.state_store import verified_read
+from holdfast.adapters.state_store import verified_read as hashed_file
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpointer
+from holdfast.application.checkpointing.checkpointer import Checkpointer, Restorer
 from holdfast.application.checkpointing.memory_tier import MemoryTier
-from holdfast.application.checkpointing.restorer import Restorer
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.cli.main import main as command_line
 from holdfast.bootstrap.process.exit_codes import end_with

@@ -12,16 +12,15 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.adapters.ledger.migrations import LEDGER
 from holdfast.adapters.ledger.spilling import SpillingLedger
-from holdfast.adapters.ledger.sql import SqlLedger
+from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.application.handlers.record_ledger import RecordLedger
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import CheckpointStarted, RunFinished, RunStarted, StepCompleted
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import StepOutcome
-from holdfast.ports.testing.ledger_samples import ROWS, spans_of
+from holdfast.ports.testing.ledger import ROWS, spans_of
 
 EVERY = 10
 

@@ -18,16 +18,15 @@ from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.checkpointing.memory_tier import MemoryTier
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
-from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
+from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence, StopWithoutImprovement
 from holdfast.application.handlers.roll_back import ProtectRollBackTarget
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop, SaveTimer
-from holdfast.application.handlers.stop_early import StopWithoutImprovement
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
 from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.evaluator import Evaluator
+from holdfast.application.training.generate import PromptSampler
 from holdfast.application.training.loop import TrainRun
-from holdfast.application.training.sample_prompts import PromptSampler
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.data.holdout import Holdout
@@ -41,7 +40,7 @@ from holdfast.domain.events import (
     StepCompleted,
     StopRequested,
 )
-from holdfast.domain.fault_tolerance.grace_period import GracePeriod
+from holdfast.domain.fault_tolerance.restart_policy import GracePeriod
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence
 from holdfast.domain.training.early_stopping import EarlyStopping

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 from packaging.requirements import Requirement
 
-from holdfast.adapters.shared.device.memory_limits import host_room
+from holdfast.adapters.shared.device.memory_gauge import host_room
 from holdfast.bootstrap.doctor import (
     device_checks,
     diagnosis,
@@ -18,12 +18,11 @@ from holdfast.bootstrap.doctor import (
     machine_limits,
     named_plugins,
 )
+from holdfast.bootstrap.doctor.diagnosis import perform_together
 from holdfast.bootstrap.doctor.finding import Check
 from holdfast.bootstrap.doctor.named_places import data_places
-from holdfast.bootstrap.doctor.named_plugins import check_plugins
-from holdfast.bootstrap.doctor.needed_extras import needed_extras
-from holdfast.bootstrap.doctor.perform_checks import perform_together
-from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
+from holdfast.bootstrap.doctor.needed_extras import check_plugins, needed_extras
+from holdfast.bootstrap.stages.choose.memory_check import refuse_from_settings
 from holdfast.domain.training.memory_fit import MemoryCapacity
 from tests.support.planted_troubles import (
     FACTS,

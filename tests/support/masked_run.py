@@ -7,8 +7,8 @@ import signal
 import sys
 
 from holdfast.bootstrap import build
+from holdfast.bootstrap.adapter_choice.part_overrides import Around
 from holdfast.bootstrap.process.exit_codes import end_with
-from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import StepCompleted
 from tests.support.encoders import OddIdsEncoder

@@ -12,8 +12,8 @@ from holdfast.bootstrap.doctor import (
     machine_limits,
     network_checks,
 )
+from holdfast.bootstrap.doctor.diagnosis import perform_together
 from holdfast.bootstrap.doctor.named_places import DatabasePlace, HttpPlace, HubPlace
-from holdfast.bootstrap.doctor.perform_checks import perform_together
 from tests.support.planted_troubles import (
     closed_port,
     http_server,

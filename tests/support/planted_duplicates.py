@@ -16,7 +16,7 @@ from holdfast.application.data.deduplicate import Duplicates
 from holdfast.application.data.document_keys import ExactKeys, MinHashKeys
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
-from holdfast.domain.data.shingles import choose_bands
+from holdfast.domain.data.near_duplicates import choose_bands
 from tests.support.encoders import BYTES
 
 if TYPE_CHECKING:

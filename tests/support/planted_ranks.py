@@ -8,10 +8,10 @@ import sys
 
 from holdfast.adapters.optimizer.engine import TrainingEngine
 from holdfast.adapters.optimizer.trainable import TorchTrainable
+from holdfast.bootstrap.adapter_choice.process_group import is_launched
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.process.exit_codes import end_with
 from holdfast.bootstrap.process.launch import launch
-from holdfast.bootstrap.wiring.process_group import is_launched
 
 LAST_RANK = int(os.environ.get("WORLD_SIZE", "1")) - 1
 PLANTS = dict.fromkeys((12, 13, 14), math.nan) | dict.fromkeys((33, 34, 35), 20.0)

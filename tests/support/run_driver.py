@@ -26,7 +26,7 @@ from typing import Any
 
 from tests.support.phases import interrupt_at
 
-HEAVY = ("torch", "accelerate", "transformers", "holdfast.bootstrap.wiring.container")
+HEAVY = ("torch", "accelerate", "transformers", "holdfast.bootstrap.adapter_choice.table")
 IN_OPEN = 0x20
 LONGEST = 50
 """Seconds after which a child is ended, so that one that waits for ever is a failed test."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from holdfast.adapters.data_source.ranges import open_ranges
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 from tests.support.faulty_server import faulty_server
 
 CONTENT = random.Random(3).randbytes(100_000)

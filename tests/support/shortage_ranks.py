@@ -14,10 +14,10 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.adapters.optimizer.trainable import TorchTrainable
+from holdfast.bootstrap.adapter_choice.process_group import is_launched
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.process.exit_codes import end_with
 from holdfast.bootstrap.process.launch import launch_until_memory_fits
-from holdfast.bootstrap.wiring.process_group import is_launched
 
 _now = {"step": 0}
 

@@ -15,8 +15,8 @@ from holdfast.bootstrap.doctor import (
     diagnosis,
     storage_checks,
 )
+from holdfast.bootstrap.doctor.diagnosis import perform_together
 from holdfast.bootstrap.doctor.finding import Check, Finding
-from holdfast.bootstrap.doctor.perform_checks import perform_together
 from holdfast.bootstrap.doctor.storage_checks import CheckedFolder, look_at_folder
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from tests.support.planted_troubles import (

@@ -12,7 +12,7 @@ from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.data_streams import cached_batches
+from holdfast.bootstrap.stages.prepare.data_streams import cached_batches
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.adapters.monitor.library_process import unescaped
-from holdfast.adapters.monitor.wandb_process import RESERVED
+from holdfast.adapters.monitor.library_tracker import unescaped
+from holdfast.adapters.monitor.wandb import RESERVED
 from tests.support.wandb_server import WandbServer, wandb_server
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def continued(runs: Iterable[TrackerRun]) -> list[Point]:
 
 def mlflow_runs(uri: str, experiment: str = "holdfast") -> list[TrackerRun]:
     """Return the runs of an experiment."""
-    from holdfast.adapters.monitor.mlflow_process import client_of
+    from holdfast.adapters.monitor.mlflow import client_of
 
     client = client_of(uri)
     if (found := client.get_experiment_by_name(experiment)) is None:
@@ -136,7 +136,7 @@ def mlflow_runs(uri: str, experiment: str = "holdfast") -> list[TrackerRun]:
 
 
 def _name_of(key: str, long_name: str | None) -> str:
-    from holdfast.adapters.monitor.mlflow_fields import decoded
+    from holdfast.adapters.monitor.mlflow import decoded
 
     return decoded(key) if long_name is None else json.loads(long_name)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from holdfast.adapters.data_source.formats.records import Fields, ambiguous, document, record_document, too_long
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from holdfast.adapters.data_source.formats.records import Part
 
 _TEXTS = (
     pa.types.is_string,
@@ -192,3 +196,120 @@ def _text(value: bytes | None) -> str | bytes | None:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
         return value
+
+
+_ROWS = 1 << 32
+_FILE_MAGIC = b"ARROW1"
+
+
+def arrow_schema(file: Any) -> pa.Schema:
+    """Return the columns of ``file``."""
+    return (pa.ipc.open_file if _has_footer(file) else pa.ipc.open_stream)(file).schema
+
+
+def split_arrow(file: Any, size: int, unit_bytes: int) -> list[tuple[int, int]]:
+    """Return parts of whole record batches, each by its first position and about its bytes; a stream has one."""
+    if not _has_footer(file):
+        return [(0, size)]
+    num_batches = pa.ipc.open_file(file).num_record_batches
+    step = max(num_batches * unit_bytes // max(size, 1), 1)
+    starts = range(0, num_batches, step)
+    return [(start * _ROWS, size * min(step, num_batches - start) // num_batches) for start in starts]
+
+
+def read_arrow(file: Any, part: Part, fields: Fields, record_bytes: int) -> Iterator[Document | Rejected]:
+    """Yield the text column of each row, one record batch after the other; other columns are not decoded."""
+    has_footer = _has_footer(file)
+    opened = pa.ipc.open_file if has_footer else pa.ipc.open_stream
+    schema = opened(file).schema
+    if problem := problem_with(schema, fields, part.file):
+        yield Rejected(problem, part.start, None)
+        return
+    file.seek(0)
+    names = fields.names_among(schema.names)
+    wanted = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
+    batches = (_random if has_footer else _streamed)(opened(file, options=wanted), part.start // _ROWS)
+    for number, batch in batches:
+        begin = number * _ROWS
+        if begin >= part.limit:
+            return
+        first = max(part.start - begin, 0)
+        yield from documents(batch.slice(first), begin + first, part.file, fields, record_bytes)
+
+
+def _random(table: pa.RecordBatchFileReader, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for number in range(first, table.num_record_batches):
+        yield number, table.get_batch(number)
+
+
+def _streamed(table: pa.RecordBatchReader, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for number in count():
+        try:
+            batch = table.read_next_batch()
+        except StopIteration:
+            return
+        if number >= first:
+            yield number, batch
+
+
+def _has_footer(file: Any) -> bool:
+    magic = file.read(len(_FILE_MAGIC))
+    file.seek(0)
+    return bool(magic == _FILE_MAGIC)
+
+
+_BATCH_BYTES = 4 << 20
+_MOST_ROWS = 512
+_PAGE_BYTES = 1 << 20
+
+
+def parquet_schema(file: Any) -> pa.Schema:
+    """Return the columns of ``file``."""
+    return pq.ParquetFile(file).schema_arrow
+
+
+def num_rows(file: Any) -> int:
+    """Return the number of rows of ``file``."""
+    return int(pq.ParquetFile(file).metadata.num_rows)
+
+
+def split_parquet(file: Any, size: int, unit_bytes: int) -> list[tuple[int, int]]:
+    """Return parts of whole row groups, each by its first row and about its bytes, which are ``unit_bytes`` or more.
+
+    ``size`` is that of the file.
+    """
+    metadata = pq.ParquetFile(file).metadata
+    # metadata of the row group only: pyarrow ends the process on damaged metadata of a column
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    plain = sum(group.total_byte_size for group in groups)
+    parts: list[tuple[int, int]] = []
+    first = row = part = 0
+    for number, group in enumerate(groups, 1):
+        row += group.num_rows
+        part += group.total_byte_size * size // max(plain, 1)
+        if part >= unit_bytes or number == len(groups):
+            parts.append((first, part))
+            first, part = row, 0
+    return parts
+
+
+def read_parquet(file: Any, part: Part, fields: Fields, record_bytes: int) -> Iterator[Document | Rejected]:
+    """Yield the text of each row; only the text column and those of the filter are read, some pages at a time."""
+    table = pq.ParquetFile(file, pre_buffer=False, buffer_size=_PAGE_BYTES)
+    if problem := problem_with(table.schema_arrow, fields, part.file):
+        yield Rejected(problem, part.start, None)
+        return
+    names = fields.names_among(table.schema_arrow.names)
+    sizes = [table.metadata.row_group(number).num_rows for number in range(table.num_row_groups)]
+    edges = list(accumulate(sizes, initial=0))
+    groups = [
+        number for number, size in enumerate(sizes) if part.start < edges[number] + size and edges[number] < part.limit
+    ]
+    row = edges[groups[0]] if groups else 0
+    for number in groups:
+        group = table.metadata.row_group(number)
+        rows = min(max(_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1), 1), _MOST_ROWS)
+        for batch in table.iter_batches(rows, [number], names, use_threads=False):
+            first = max(part.start - row, 0)
+            yield from documents(batch.slice(first), row + first, part.file, fields, record_bytes)
+            row += batch.num_rows

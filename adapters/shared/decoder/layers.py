@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import torch
 from torch import nn
 from torch.nn import functional
 from typing_extensions import override
 
-from holdfast.adapters.shared.decoder.rope import rotate
+from holdfast.adapters.shared.decoder.decoder_attention import Attention, VarlenAttention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from holdfast.adapters.shared.decoder.decoder_attention import Attention
     from holdfast.adapters.shared.decoder.decoder_shape import (
         AttentionShape,
         DecoderShape,
         Dropout,
         MlpShape,
         NormShape,
+        PositionShape,
+        RopeScaling,
     )
-    from holdfast.adapters.shared.decoder.rope import Rotation
+    from holdfast.adapters.shared.modeling.tensor_parallel import ContextParallelism
+
+    Rotation: TypeAlias = tuple[Tensor, Tensor]
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -139,3 +143,51 @@ class DecoderLayer(nn.Module):
         hidden = hidden + self.dropout(self.self_attn(self.input_layernorm(hidden), context, kept))
         output: Tensor = hidden + self.dropout(self.mlp(self.post_attention_layernorm(hidden)))
         return output
+
+
+@final
+class ContextAttention(Attention):
+    """Attention to all tokens of a row, by some of the heads on each rank."""
+
+    def __init__(self, context: ContextParallelism) -> None:
+        self._context = context
+        self._inner = VarlenAttention()
+
+    @override
+    def separate(self, position_ids: Tensor, *, is_packed: bool | None) -> tuple[Tensor, int]:
+        return self._context.documents
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
+        query, key, value = (self._context.to_heads(each) for each in (query, key, value))
+        return self._context.to_tokens(self._inner.attend(query, key, value, documents, dropout=dropout))
+
+
+def rotation(position_ids: Tensor, positions: PositionShape, head_size: int) -> Rotation:
+    """Return cosines and sines for ``rotate``, fp32 (rows, 1, length, head size).
+
+    They are recomputed each time: a buffer would be rounded with the weights when an engine converts these to bf16.
+    """
+    exponents = torch.arange(0, head_size, 2, dtype=torch.float32, device=position_ids.device) / head_size
+    frequencies = 1.0 / positions.theta**exponents
+    if positions.scaling is not None:
+        frequencies = _scaled(frequencies, positions.scaling)
+    angles = position_ids[:, None, :, None].float() * frequencies
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(heads: Tensor, by: Rotation) -> Tensor:
+    """Return ``heads``, (rows, heads, length, head size), with elements i and i + head size / 2 rotated as a pair."""
+    cosines, sines = by
+    first, second = heads.chunk(2, dim=-1)
+    return (heads * cosines + torch.cat((-second, first), dim=-1) * sines).to(heads.dtype)
+
+
+def _scaled(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return kept * frequencies + (1 - kept) * frequencies / scaling.factor

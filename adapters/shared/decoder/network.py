@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from holdfast.adapters.shared.decoder.cached_generation import generate
-from holdfast.adapters.shared.decoder.context_attention import ContextAttention
 from holdfast.adapters.shared.decoder.decoder_attention import Attention, SdpaAttention
-from holdfast.adapters.shared.decoder.layers import DecoderLayer, KVCache, LayerContext, make_norm
-from holdfast.adapters.shared.decoder.rope import rotation
-from holdfast.adapters.shared.decoder.weight_names import from_huggingface, to_huggingface
+from holdfast.adapters.shared.decoder.layers import (
+    ContextAttention,
+    DecoderLayer,
+    KVCache,
+    LayerContext,
+    make_norm,
+    rotation,
+)
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
     from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
-    from holdfast.adapters.shared.modeling.context_parallel import ContextParallelism
-    from holdfast.adapters.shared.modeling.pipeline_parallel import PipelineParallelism
+    from holdfast.adapters.shared.modeling.tensor_parallel import ContextParallelism, PipelineParallelism
 
 
 class DecoderOutput(NamedTuple):
@@ -236,3 +241,151 @@ class DecoderNetwork(nn.Module):
         if self.config.tie_word_embeddings:
             ours.pop("lm_head.weight", None)  # some files contain the tied matrix twice
         return ours
+
+
+class CachedForward(Protocol):
+    """A network whose forward accepts the keys and values of earlier tokens and returns them with the new ones."""
+
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, *, use_cache: bool, past_key_values: Any) -> Any:
+        """Return logits (rows, length, vocabulary) and the ``past_key_values`` of the next call."""
+
+
+class Streamer(Protocol):
+    """A streamer in the sense of transformers."""
+
+    def put(self, tokens: Tensor) -> None:
+        """Receive the prompt in the first call, later new tokens, int64 (rows, length)."""
+
+
+@torch.no_grad()
+def generate(
+    network: CachedForward,
+    input_ids: Tensor,
+    *,
+    max_new_tokens: int,
+    eos_token_id: int,
+    pad_token_id: int,
+    do_sample: bool = False,
+    attention_mask: Tensor | None = None,
+    streamer: Streamer | None = None,
+    **sampling: float,
+) -> Tensor:
+    """Return ``input_ids``, int64 (rows, length), with new tokens until each row ends or has ``max_new_tokens``.
+
+    A row that ended is filled with ``pad_token_id``. Draws are those of transformers for the same logits and state of
+    torch's generator; ``sampling`` are the options of ``draw``. ``streamer`` gets the prompt, and new tokens as
+    they come. Raises ``ConfigurationError`` for rows with padding.
+    """
+    if attention_mask is not None and not bool(attention_mask.all()):
+        msg = "prompts of different lengths cannot be continued together: generate for one at a time"
+        raise ConfigurationError(msg)
+    ids, new, kept = input_ids, input_ids, None
+    if streamer is not None:
+        streamer.put(ids)
+    has_ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    for _ in range(max_new_tokens):
+        positions = torch.arange(ids.shape[1] - new.shape[1], ids.shape[1], device=ids.device).expand_as(new)
+        logits, kept = network(new, positions, use_cache=True, past_key_values=kept)
+        last = logits[:, -1].float()
+        chosen = draw(last, **sampling) if do_sample else last.argmax(dim=-1)
+        new = chosen.masked_fill(has_ended, pad_token_id)[:, None]
+        ids = torch.cat((ids, new), dim=1)
+        if streamer is not None:
+            streamer.put(new.cpu())
+        has_ended |= chosen == eos_token_id
+        if bool(has_ended.all()):
+            break
+    return ids
+
+
+def draw(logits: Tensor, *, temperature: float = 1.0, top_k: float = 0, top_p: float = 1.0) -> Tensor:
+    """Return one id per row, int64 (rows,), drawn by ``logits``, fp32 (rows, vocabulary).
+
+    Only the ``top_k`` likeliest (0: all) are eligible, and of these the fewest whose probabilities reach ``top_p``
+    (Holtzman et al., 2020).
+    """
+    logits = logits / temperature
+    if top_k:
+        least = logits.topk(min(int(top_k), logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p < 1:
+        rising, places = logits.sort(dim=-1)
+        is_surplus = rising.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
+        is_surplus[:, -1] = False
+        logits = logits.masked_fill(is_surplus.scatter(1, places, is_surplus), -torch.inf)
+    return torch.multinomial(logits.softmax(dim=-1), num_samples=1).squeeze(1)
+
+
+_NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "starcoder2": {"mlp.up_proj.": "mlp.c_fc.", "mlp.down_proj.": "mlp.c_proj."},
+        "gpt2": {
+            "model.embed_tokens.": "transformer.wte.",
+            "model.embed_positions.": "transformer.wpe.",
+            "model.layers.": "transformer.h.",
+            "model.norm.": "transformer.ln_f.",
+            ".input_layernorm.": ".ln_1.",
+            ".self_attn.o_proj.": ".attn.c_proj.",
+            ".post_attention_layernorm.": ".ln_2.",
+            ".mlp.up_proj.": ".mlp.c_fc.",
+            ".mlp.down_proj.": ".mlp.c_proj.",
+        },
+    }
+)
+_JOINT = ".attn.c_attn."
+_PARTS = tuple(f".self_attn.{part}_proj." for part in "qkv")
+_TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
+_OF_BASE = re.compile(r"(wte|wpe|h|ln_f)\.")
+# entries of older files besides weights; each follows from the configuration
+_NO_WEIGHTS = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(bias|masked_bias))$")
+
+
+def to_huggingface(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors``, which have the network's own names, in the names of Hugging Face's ``model_type``.
+
+    Dtypes stay. Shapes stay too, except those of matrices that GPT-2 stores transposed or joined.
+    """
+    if model_type != "gpt2":
+        return {_renamed(name, _NAMES.get(model_type, {})): tensor for name, tensor in tensors.items()}
+    theirs: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        renamed = _renamed(name, _NAMES["gpt2"])
+        if _PARTS[0] in renamed:
+            joint = torch.cat([tensors[name.replace(_PARTS[0], part)] for part in _PARTS])
+            theirs[renamed.replace(_PARTS[0], _JOINT)] = joint
+        elif not any(part in renamed for part in _PARTS):
+            theirs[renamed] = tensor
+    return _transposed(theirs)
+
+
+def from_huggingface(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors`` of a Hugging Face model of ``model_type`` in the network's own names.
+
+    Dtypes stay. Shapes stay too, except those of matrices that GPT-2 stores transposed or joined. Each tensor is
+    converted by itself, so they may be given one by one.
+    """
+    tensors = {name: tensor for name, tensor in tensors.items() if not _NO_WEIGHTS.search(name)}
+    back = {theirs: ours for ours, theirs in _NAMES.get(model_type, {}).items()}
+    if model_type != "gpt2":
+        return {_renamed(name, back): tensor for name, tensor in tensors.items()}
+    # the first published files are those of the base model
+    tensors = {f"transformer.{name}" if _OF_BASE.match(name) else name: each for name, each in tensors.items()}
+    ours: dict[str, Tensor] = {}
+    for name, tensor in _transposed(tensors).items():
+        renamed = _renamed(name, back)
+        if _JOINT in renamed:
+            thirds = zip(_PARTS, tensor.chunk(3), strict=True)
+            ours |= {renamed.replace(_JOINT, part): third.contiguous() for part, third in thirds}
+        else:
+            ours[renamed] = tensor
+    return ours
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    for old, new in names.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _transposed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.t().contiguous() if _TRANSPOSED.search(name) else tensor for name, tensor in tensors.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from holdfast.adapters.shared.device.host_memory import give_back_freed
-from holdfast.adapters.shared.network.lost_ranks import raise_if_peers_are_lost
+from holdfast.adapters.shared.network.ranks import raise_if_peers_are_lost
 from holdfast.domain.errors import OutOfMemory
 
 if TYPE_CHECKING:

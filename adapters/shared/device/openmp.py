@@ -4,21 +4,87 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Event, Thread
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch.utils import deterministic as _deterministic
 
 from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
-from holdfast.adapters.shared.device.thread_limits import has_room_for_threads
 from holdfast.domain.resources.spin_policy import ThreadTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.domain.resources.spin_policy import Spinning
+
+_ROOT = Path("/")
+_MOST = 0.5  # fraction of a limit: other programs start threads too
+_NEVER_OVERCOMMIT = "2"
+
+
+def has_room_for_threads(number: int, root: Path = _ROOT) -> bool:
+    """Return whether ``number`` more threads leave half of each limit on threads free, and memory is not limited.
+
+    ``root`` is where ``proc`` and ``sys`` are mounted. Unreadable limits are ignored.
+    """
+    if any(
+        resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    ):
+        return False
+    if _text(root / "proc/sys/vm/overcommit_memory") == _NEVER_OVERCOMMIT:
+        return False
+    return all(used + number <= _MOST * limit for used, limit in _limits(root))
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield the number of threads and its limit: of each control group, of the system, of this user."""
+    for group in _groups(root):
+        used, limit = _text(group / "pids.current"), _text(group / "pids.max")
+        if used.isdigit() and limit.isdigit():
+            yield int(used), int(limit)
+    in_system = _text(root / "proc/loadavg").partition("/")[2].partition(" ")[0]
+    for name in ("threads-max", "pid_max"):
+        limit = _text(root / "proc/sys/kernel" / name)
+        if in_system.isdigit() and limit.isdigit():
+            yield int(in_system), int(limit)
+    of_user, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if of_user != resource.RLIM_INFINITY:
+        yield _threads_of_user(root), of_user
+
+
+def _threads_of_user(root: Path) -> int:
+    number = 0
+    for process in (root / "proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == os.getuid():
+                number += sum(1 for _ in (process / "task").iterdir())
+        except OSError:  # it has ended since
+            continue
+    return number
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Yield the control groups of this process, and those around them, that may limit threads."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        own = PurePosixPath(path.lstrip("/"))
+        own = PurePosixPath() if ".." in own.parts else own  # outside what this container sees
+        mounts = ("", "unified") if not controllers else ("pids",) if "pids" in controllers.split(",") else ()
+        for mount in mounts:
+            for group in (own, *own.parents):
+                yield root / "sys/fs/cgroup" / mount / group
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape").strip()
+    except OSError:
+        return ""
+
 
 _MAPS, _TASKS = Path("/proc/self/maps"), Path("/proc/self/task")
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -145,3 +211,29 @@ def _loaded(maps: Path) -> Sequence[str]:
     fields = (line.split(maxsplit=5) for line in lines)
     paths = {each[5] for each in fields if len(each) == 6 and Path(each[5]).name.startswith("libgomp")}
     return sorted(path for path in paths if Path(path).exists())
+
+
+_fresh_memory: Any = _deterministic  # a module with a property, which type checkers do not see
+
+
+@contextmanager
+def torch_state_preserved(*, deterministic: bool) -> Iterator[None]:
+    """Let the block seed torch and, if ``deterministic``, run deterministic kernels; then restore torch's state.
+
+    On a CPU eager torch is deterministic anyway. On a GPU this makes two runs equal, at some cost in speed. Torch's
+    default of filling newly allocated memory is off: it finds reads of uninitialized memory, and took 5 % of a step
+    on a CPU.
+    """
+    was_filling = _fresh_memory.fill_uninitialized_memory
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    if deterministic and torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with a fixed workspace
+    was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    with torch.random.fork_rng():
+        torch.use_deterministic_algorithms(deterministic or was_deterministic, warn_only=True)
+        _fresh_memory.fill_uninitialized_memory = was_deterministic and was_filling
+        try:
+            yield
+        finally:
+            _fresh_memory.fill_uninitialized_memory = was_filling
+            torch.use_deterministic_algorithms(was_deterministic, warn_only=was_warning)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    _Bytes = bytes | bytearray | memoryview[int]
+
+"""For files that are read here and there, a little at a time."""
+
 
 @final
 class EncryptedFile:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import move_into_place
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.shared.files.regular_file import end_of_lines, open_regular, read_at_alike, regular
+from holdfast.adapters.shared.files.regular_file import end_of_lines, open_regular, read_at, read_at_alike, regular
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -228,3 +228,23 @@ def _copy_kept(source: Path, target: Path, keep: Callable[[Mapping[str, Any]], b
                 kept.write(line if ended else line + b"\n")
         differs |= lines.tell() != kept.tell()
     return differs
+
+
+MOST_BYTES = 4 << 20
+_KEPT_BYTES = 1 << 20
+_CUT = b"[earlier lines were removed]\n"
+
+
+def limit_log(descriptor: int, most: int | None = None) -> None:
+    """Remove the earlier lines of a log of more than ``most`` bytes, by default 4 MiB, so that it cannot fill the disk.
+
+    ``descriptor`` is open for reading, and like that of the child for appending (``O_APPEND``): the child then goes on
+    behind the lines that are left. Lines that it writes at this very moment may be lost. Raises ``OSError``.
+    """
+    most = MOST_BYTES if most is None else most
+    size = os.fstat(descriptor).st_size
+    if size <= most:
+        return
+    kept = read_at(descriptor, size - min(most, _KEPT_BYTES), min(most, _KEPT_BYTES))
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, _CUT + kept[kept.find(b"\n") + 1 :])

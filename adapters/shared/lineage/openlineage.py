@@ -11,7 +11,7 @@ from holdfast.version import __version__
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.domain.data.lineage_event import LineageDataset, LineageEvent
+    from holdfast.domain.data.dataset_version import LineageDataset, LineageEvent
 
 NAMESPACE = "holdfast"
 _PRODUCER = "https://pypi.org/project/holdfast-lm"

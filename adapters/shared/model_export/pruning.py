@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import prune
 from transformers.pytorch_utils import Conv1D
 
-from holdfast.adapters.shared.modeling.linear_layers import linear_layers
+from holdfast.adapters.shared.modeling.network_layers import linear_layers
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:

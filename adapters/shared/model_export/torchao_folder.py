@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import GPTBigCodeConfig
 
-from holdfast.adapters.shared.model_export.library_output import silenced
-from holdfast.adapters.shared.model_export.linear_gpt2 import with_linear_layers
-from holdfast.adapters.shared.modeling.config_file import config_text
-from holdfast.adapters.shared.modeling.linear_layers import linear_layers
+from holdfast.adapters.shared.model_export.whole_model import WholeModel, silenced
+from holdfast.adapters.shared.modeling.generation_settings import config_text
+from holdfast.adapters.shared.modeling.network_layers import linear_layers
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart, write_parts
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.domain.errors import ConfigurationError, StateError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from holdfast.adapters.shared.model_export.whole_model import WholeModel
+    from torch import Tensor
 
 _GROUP = 32
 _REMARKS = {"int4": ("the numbers of 4 bits are stored one in a byte: torchao packs them on GPUs only",)}
@@ -93,3 +93,37 @@ def _kind(torchao: Any, weights: str) -> Any:
     if weights == "int4":  # of torchao's kinds the only one that needs no GPU
         return torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(_GROUP))  # type: ignore[attr-defined]
     return torchao.Float8WeightOnlyConfig()
+
+
+_SAME = (
+    *("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function"),
+    *("resid_pdrop", "embd_pdrop", "attn_pdrop", "layer_norm_epsilon", "tie_word_embeddings"),
+    *("bos_token_id", "eos_token_id", "pad_token_id"),
+)
+_TRANSPOSED = (".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight")
+_JOINT = ".attn.c_attn."
+
+
+def with_linear_layers(model: WholeModel) -> WholeModel:
+    """Return ``model``, and if it is a GPT-2 the equal model of the type gpt_bigcode.
+
+    Raises ``ConfigurationError`` if it is a GPT-2 with settings that this type does not have.
+    """
+    config = model.config
+    if config.model_type != "gpt2":
+        return model
+    if config.scale_attn_by_inverse_layer_idx or config.add_cross_attention:
+        msg = "a GPT-2 with scale_attn_by_inverse_layer_idx or add_cross_attention cannot be quantized by torchao"
+        raise ConfigurationError(msg)
+    fields = {name: getattr(config, name) for name in _SAME}
+    linear = GPTBigCodeConfig(**fields, multi_query=False, scale_attn_weights=config.scale_attn_weights)
+    linear.architectures = ["GPTBigCodeForCausalLM"]
+    return WholeModel(linear, {name: _converted(name, each, config.n_head) for name, each in model.tensors.items()})
+
+
+def _converted(name: str, tensor: Tensor, num_heads: int) -> Tensor:
+    matrix = tensor.t() if name.endswith(_TRANSPOSED) else tensor
+    if _JOINT in name:
+        parts = matrix.reshape(3, num_heads, -1, *matrix.shape[1:])
+        matrix = parts.transpose(0, 1).reshape(matrix.shape)
+    return matrix.contiguous()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import warnings
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
@@ -10,13 +13,12 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from transformers import AutoConfig
 
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
-from holdfast.adapters.shared.tensor_state.file_parts import TextPart
+from holdfast.adapters.shared.tensor_state.file_parts import MODEL_FILE, TextPart
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -83,3 +85,12 @@ def _rounded(part: StatePart, dtype: torch.dtype) -> StatePart:
 
 def _with_dtype(fields: dict[str, Any], dtype: str) -> dict[str, Any]:
     return {key: dtype if key in ("dtype", "torch_dtype") else value for key, value in fields.items()}
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Within the block, ignore warnings and all text for Python's standard streams; errors are raised."""
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+        warnings.simplefilter("ignore")
+        yield

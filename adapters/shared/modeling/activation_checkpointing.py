@@ -13,8 +13,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from holdfast.adapters.shared.modeling.network_layers import num_parameters
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import shown_size
-from holdfast.domain.training.checkpoint_budget import CheckpointBudget, choose_checkpointing
 from holdfast.domain.training.memory_estimate import LayerShape, ModelShape
+from holdfast.domain.training.memory_fit import CheckpointBudget, choose_checkpointing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
+from threading import Condition
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, final
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.adapters.shared.modeling.attention import found_ends, packed_arguments
-from holdfast.adapters.shared.modeling.config_file import config_text
 from holdfast.adapters.shared.modeling.dpo_loss import target_losses
-from holdfast.adapters.shared.modeling.generation_settings import generation_parts
+from holdfast.adapters.shared.modeling.generation_settings import (
+    config_text,
+    generation_parts,
+    only_settings,
+    sample_settings,
+)
 from holdfast.adapters.shared.modeling.losses import (
     IGNORED,
     chunked_cross_entropy,
@@ -22,12 +28,10 @@ from holdfast.adapters.shared.modeling.losses import (
     rows_at_once,
 )
 from holdfast.adapters.shared.modeling.network_layers import untie
-from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
 from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, rank_file
 from holdfast.adapters.shared.tensor_state.converted_ranges import check_same_weights, converted_ranges
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
-from holdfast.adapters.shared.tensor_state.file_parts import TextPart
+from holdfast.adapters.shared.tensor_state.file_parts import MODEL_FILE, TextPart
 from holdfast.adapters.shared.tensor_state.local_shards import assign, host_slices, host_tensors, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.adapters.shared.tensor_state.sharded_tensors import slices_part
@@ -35,17 +39,20 @@ from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
 
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from holdfast.adapters.shared.modeling.context_parallel import ContextParallelism
     from holdfast.adapters.shared.modeling.deferred_weights import DeferredWeights
     from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
     from holdfast.adapters.shared.modeling.expert_balance import ExpertBalance
     from holdfast.adapters.shared.modeling.loss_probe import LossProbe
-    from holdfast.adapters.shared.modeling.pipeline_parallel import PipelineParallelism
-    from holdfast.adapters.shared.modeling.tensor_parallel import TensorParallelism
+    from holdfast.adapters.shared.modeling.tensor_parallel import (
+        ContextParallelism,
+        PipelineParallelism,
+        TensorParallelism,
+    )
     from holdfast.adapters.shared.tensor_state.consolidation import Convert
     from holdfast.adapters.shared.tensor_state.local_shards import ReadRange, Slice
     from holdfast.adapters.shared.tensor_state.sharded_tensors import SlicedTensors
@@ -386,3 +393,129 @@ def _summed(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _range_of(flat: Tensor, start: int, count: int, _into: Tensor | None = None) -> Tensor:
     return flat[start : start + count]
+
+
+@final
+class RandomTurn:
+    """A random state of its own for one text, seeded by ``seed``, in a ``with`` block that one thread at a time is in.
+
+    ``pass_on`` lets a waiting thread go first, in the order of their arrival, and then continues with the same draws.
+    Outside the blocks the random state of the process is as if nothing had been drawn.
+    """
+
+    _condition = Condition()
+    _num_arrived = 0
+    _num_left = 0
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._seed = seed
+        self._device = device
+        self._outer = ExitStack()
+
+    def pass_on(self) -> None:
+        """Let the next thread go first, if one waits."""
+        if RandomTurn._num_arrived - RandomTurn._num_left == 1:
+            return
+        states = self._states()
+        self._leave()
+        self._arrive()
+        torch.set_rng_state(states[0])
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1], self._device)
+
+    def __enter__(self) -> Self:
+        """Wait for the turn."""
+        self._arrive()
+        torch.manual_seed(self._seed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the turn."""
+        self._leave()
+
+    def _states(self) -> list[torch.Tensor]:
+        """Return the random states, uint8, of the CPU and of a CUDA device."""
+        on_device = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
+        return [torch.get_rng_state(), *on_device]
+
+    def _arrive(self) -> None:
+        with self._condition:
+            number = RandomTurn._num_arrived
+            RandomTurn._num_arrived += 1
+            self._condition.wait_for(lambda: RandomTurn._num_left == number)
+        self._outer.enter_context(torch.random.fork_rng())
+
+    def _leave(self) -> None:
+        self._outer.close()
+        with self._condition:
+            RandomTurn._num_left += 1
+            self._condition.notify_all()
+
+
+_LEAST_TEMPERATURE = 1e-30  # logits divided by less are no floats, and at it the likeliest id has all probability
+
+
+def new_tokens(
+    network: PreTrainedModel,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    end_of_text: int,
+    tell: Callable[[int], object],
+) -> Sequence[int]:
+    """Return the ids after ``prompt`` up to ``end_of_text``, which is left out; ``tell`` receives each id at once.
+
+    At temperature 0 each id is the likeliest one; at others the network's own settings of samples count too.
+    The random state of the process and the mode of ``network`` (training) stay as they were, also if ``tell`` raises.
+    Threads that generate with different networks take turns after each token.
+    """
+    ids = torch.tensor([list(prompt)], device=network.device)
+    chosen: dict[str, Any] = {"do_sample": False}
+    own: Mapping[str, Any] = {}
+    if sampling.temperature > 0:
+        own = sample_settings(network)
+        chosen = {"do_sample": True, "temperature": max(sampling.temperature, _LEAST_TEMPERATURE)}
+        chosen |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
+    network = network.eval()
+    try:
+        with only_settings(network, own), RandomTurn(sampling.seed, ids.device) as turn, torch.no_grad():
+            out = network.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=sampling.max_new_tokens,
+                eos_token_id=end_of_text,
+                pad_token_id=end_of_text,
+                streamer=_Streamer(tell, end_of_text, turn),
+                **chosen,
+            )
+    finally:
+        network.train()
+    new: list[int] = out[0, ids.shape[1] :].tolist()
+    return new[: new.index(end_of_text)] if end_of_text in new else new
+
+
+@final
+class _Streamer:
+    """Passes on new ids; transformers calls ``put`` with the prompt and then with each token, and ``end`` last."""
+
+    def __init__(self, tell: Callable[[int], object], end_of_text: int, turn: RandomTurn) -> None:
+        self._tell = tell
+        self._turn = turn
+        self._end_of_text = end_of_text
+        self._has_prompt = False
+        self._has_ended = False
+
+    def put(self, tokens: Tensor) -> None:
+        """Pass ``tokens``, of one row, on unless they are the prompt or come after the end of the text."""
+        if not self._has_prompt:
+            self._has_prompt = True
+            return
+        for token in tokens.flatten().tolist():
+            self._has_ended = self._has_ended or token == self._end_of_text
+            if not self._has_ended:
+                self._tell(token)
+        self._turn.pass_on()
+
+    def end(self) -> None:
+        """Do nothing."""

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from blake3 import blake3
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from holdfast.adapters.shared.modeling.linear_layers import linear_layers
-from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
-from holdfast.adapters.shared.tensor_state.file_parts import TextPart
+from holdfast.adapters.shared.modeling.network_layers import linear_layers
+from holdfast.adapters.shared.tensor_state.file_parts import MODEL_FILE, TextPart
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.domain.errors import ConfigurationError, StateError
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from peft import LoraConfig
-    from torch import Tensor
 
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
     from holdfast.ports.state_store import StatePart

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    # of a chunk's hidden states, the bias, the targets and whether there is a gradient: losses and gradient of logits
     _LossesOf: TypeAlias = Callable[[Tensor, Tensor | None, Tensor, bool], tuple[Tensor, Tensor]]
 
 _CHUNKS_OF_MEMORY = 160

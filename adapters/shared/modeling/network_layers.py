@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,3 +35,15 @@ def untie(network: Any, names: Iterable[str]) -> None:
             module, _, leaf = name.rpartition(".")
             setattr(network.get_submodule(module), leaf, nn.Parameter(tensors[name].detach().clone()))
             network.config.tie_word_embeddings = network.config.get_text_config().tie_word_embeddings = False
+
+
+def linear_layers(network: Any) -> dict[str, nn.Module]:
+    """Return the linear layers, without the head and those whose weights Mamba's kernels read directly."""
+    head, modules = network.get_output_embeddings(), dict(network.named_modules())
+    return {
+        name: module
+        for name, module in modules.items()
+        if isinstance(module, (nn.Linear, Conv1D))
+        and module is not head
+        and not (name.endswith(".out_proj") and hasattr(modules[name.rpartition(".")[0]], "conv1d"))
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from holdfast.domain.home_folder import expanded
+from holdfast.domain.urls import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+    from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import numpy as np
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.adapters.shared.sql.sql_schema import replacing
+from holdfast.adapters.shared.sql.database import replacing
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.adapters.shared.sql.sql_schema import SqlSchema
+    from holdfast.adapters.shared.sql.database import SqlSchema
 
 _CONNECTION = {
     "connect_timeout": 10,

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.sql.sql_schema import replacing
+from holdfast.adapters.shared.sql.database import replacing
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from holdfast.adapters.shared.sql.sql_schema import SqlSchema
+    from holdfast.adapters.shared.sql.database import SqlSchema
 
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "cache_size=-65536", "foreign_keys=ON")
 _PATIENCE_SECONDS = 30.0

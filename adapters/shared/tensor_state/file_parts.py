@@ -88,3 +88,10 @@ def read_whole(path: Path, open_file: OpenFile) -> bytes:
         while piece := file.read(len(data), size):
             data, size = data + piece, 2 * size
         return data
+
+
+MODEL_FILE = "model.safetensors"
+"""The trained weights, which ``from_pretrained`` loads."""
+
+AVERAGE_FILE = "ema.safetensors"
+"""The average of the weights that ``optimizer.ema`` keeps, in the form of ``MODEL_FILE``."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.token_store.array_files import load_arrays, store_arrays
+from holdfast.adapters.shared.token_store.derived_arrays import load_arrays, store_arrays
 from holdfast.adapters.shared.token_store.folder_operations import (
     CorruptTokensError,
     TokenFileOperations,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
     from holdfast.adapters.state_store.archive.object_store import ObjectStore
-    from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+    from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 
 _EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "file", "local", "memory"}
 _BUCKETS = {"s3", "s3a", "gs", "gcs"}  # the part before the first slash is the bucket

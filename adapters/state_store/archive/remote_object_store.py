@@ -14,10 +14,15 @@ from fsspec.callbacks import Callback
 from typing_extensions import override
 
 from holdfast.adapters.shared.network.retry import http_status, is_transient, retry, within
-from holdfast.adapters.state_store.archive.checksum import part_bytes, tag_of
-from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore, count_nothing
+from holdfast.adapters.state_store.archive.object_store import (
+    ObjectInfo,
+    ObjectStore,
+    count_nothing,
+    part_bytes,
+    tag_of,
+)
 from holdfast.domain.errors import StateError
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,10 +6,8 @@ import ast
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tests.support.rules.layout_rules import port_names
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from tests.support.rules.source_tree import Module
 
@@ -24,20 +22,6 @@ def questions(modules: Iterable[Module]) -> Iterator[str]:
         words = (ast.get_docstring(module.tree) or "").split()
         if words and words[0].strip(",.:") in QUESTIONS:
             yield module.path
-
-
-def shared_file_names(modules: Sequence[Module]) -> Iterator[str]:
-    """Yield the files whose name another has too, unless a port or a kind is called so.
-
-    Files of ``configs/sections`` are called by the sections of the settings.
-    """
-    ports, files = set(port_names(modules)), defaultdict(list)
-    for module in modules:
-        name, folder = module.parts[-1], "/".join(module.parts[:-1])
-        is_port = name in ports and module.parts[0] == "ports"
-        if not (name.startswith("__") or name in KINDS or is_port or folder == "configs/sections"):
-            files[name].append(module.path)
-    yield from (path for paths in files.values() if len(paths) > 1 for path in paths)
 
 
 def shared_class_names(modules: Iterable[Module]) -> Iterator[str]:

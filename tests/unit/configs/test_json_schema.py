@@ -10,9 +10,9 @@ import pydantic
 import pytest
 from packaging.version import Version
 
-from holdfast.configs.json_schema import schema_text, settings_schema
 from holdfast.configs.plain import to_plain
 from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings_catalog import schema_text, settings_schema
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.strict_yaml import read_yaml
 from holdfast.domain.errors import ConfigurationError

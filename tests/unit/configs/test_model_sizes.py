@@ -8,9 +8,8 @@ from typing import get_args
 
 import pytest
 
-from holdfast.configs.model_sizes import SIZES
 from holdfast.configs.sections.model import HuggingFaceModelSettings
-from holdfast.configs.settings_layers import load_settings
+from holdfast.configs.settings_layers import SIZES, load_settings
 from holdfast.domain.errors import ConfigurationError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast.configs
 from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
-from holdfast.bootstrap.wiring.build_model import deepspeed_values
+from holdfast.bootstrap.adapter_choice.torch_adapters import deepspeed_values
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.training.memory_estimate import EngineSetup, LayerShape, ModelShape, Training, estimate_memory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.counting import counted
+from holdfast.domain.sizes import counted
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.bootstrap.operations.base_of_adapters import with_base
-from holdfast.bootstrap.wiring.data_streams import cache_folder
+from holdfast.bootstrap.stages.identify.data_form import cache_folder
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.home_folder import expanded
+from holdfast.domain.urls import expanded
 
 STRANGE = "~no-such-user/x"
 

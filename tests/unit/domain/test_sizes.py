@@ -13,7 +13,7 @@ OWN_FORMAT = re.compile(
     r"/ ?(?:1e[369]|2 ?\*\* ?[123]0|1024 ?\*\*)\b[^}\n]*\}|\{[^}]*>> ?[123]0\}|[KMGT]iB\", ?\"[KMGT]iB"
 )
 NO_SIZES = {  # a key of sizes that were found before
-    Path("bootstrap/wiring/first_micro_batch.py"),
+    Path("bootstrap/stages/fit/micro_batch.py"),
 }
 
 

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.ledger.memory import MemoryLedger
-from holdfast.adapters.ledger.spill_file import LedgerCall, decode, encode
-from holdfast.adapters.ledger.spilling import SpillingLedger
+from holdfast.adapters.ledger.spilling import LedgerCall, SpillingLedger, decode, encode
 from holdfast.domain.data.document_spans import UnitName
 from holdfast.domain.errors import StateError
 from holdfast.ports.ledger import CheckpointRecord, Rejects
-from holdfast.ports.testing.ledger_samples import plain, spans_in, steps_at
+from holdfast.ports.testing.ledger import plain, spans_in, steps_at
 
 
 class Failing:

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.monitor.console import ConsoleMonitor
-from holdfast.adapters.monitor.console_figures import Trend
-from holdfast.adapters.monitor.console_phase import ShownPhase
+from holdfast.adapters.monitor.console import ConsoleMonitor, ShownPhase, Trend
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.phase import Amount
 from holdfast.domain.training.budget import Budget

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.monitor.library_process import escaped, unescaped
-from holdfast.adapters.monitor.library_tracker import LibraryTracker
+from holdfast.adapters.monitor.library_tracker import LibraryTracker, escaped, unescaped
 from holdfast.domain.errors import StateError
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import described
@@ -71,7 +70,7 @@ def test_a_library_that_fails_is_told_once(tmp_path, behaviour, words):
 
 def test_the_output_of_a_library_cannot_fill_the_disk(tmp_path, monkeypatch):
     """What a library prints is limited to the newest lines, among which the cause of its failure is found."""
-    monkeypatch.setattr("holdfast.adapters.shared.files.limited_log.MOST_BYTES", 20000)
+    monkeypatch.setattr("holdfast.adapters.shared.files.json_lines.MOST_BYTES", 20000)
     tracker = begun(tmp_path, record="chatter", flush="die")
     for step in range(1, 6):
         tracker.record(step, {"loss": 1.0})
@@ -93,7 +92,7 @@ def test_the_step_that_a_library_holds_is_returned(tmp_path, held):
 def test_a_late_answer_is_not_taken_for_that_of_the_next_call(tmp_path, monkeypatch):
     """After a note without an answer the child is given up, so that no flush counts which has failed."""
     tracker = begun(tmp_path, note="slow", flush="raise")
-    monkeypatch.setattr("holdfast.adapters.monitor.library_process._SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.adapters.monitor.library_tracker._SECONDS", 0.2)
     with pytest.raises(StateError, match="no answer"):
         tracker.note(1, NoteKind.SAMPLE, "text")
     monkeypatch.undo()
@@ -117,7 +116,7 @@ def test_a_library_that_hangs_at_the_end_delays_nothing(tmp_path):
     script = f"""
         from pathlib import Path
         from holdfast.adapters.monitor.library_tracker import LibraryTracker
-        from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all
+        from holdfast.application.handlers.monitor_thread import MonitorThread, close_all
         from holdfast.ports.testing.monitor import described
         tracker = LibraryTracker("fake", "json", {MODULE!r}, {{"close": "hang"}})
         thread = MonitorThread("fake", tracker)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.monitor.mlflow import mlflow_tracker
-from holdfast.adapters.monitor.mlflow_fields import LONGEST_TAG, cut, decoded, encoded, flat, is_cut
+from holdfast.adapters.monitor.mlflow import LONGEST_TAG, cut, decoded, encoded, flat, is_cut, mlflow_tracker
 from holdfast.domain.errors import ConfigurationError
 
 

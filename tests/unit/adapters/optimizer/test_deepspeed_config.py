@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config, unused_parts
 from holdfast.adapters.shared.device.device_selection import choose_precision
-from holdfast.bootstrap.wiring.device_settings import choose_hardware
+from holdfast.bootstrap.stages.choose.hardware import choose_hardware
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from holdfast.adapters.transform.augment import AugmentTransform
-from holdfast.adapters.transform.fill_in_the_middle import Marks, fill_in_the_middle
+from holdfast.adapters.transform.augment import AugmentTransform, Marks, fill_in_the_middle
 from holdfast.domain.errors import ConfigurationError
 
 PROSE = (

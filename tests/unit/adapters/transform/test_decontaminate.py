@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.transform import word_ngrams
-from holdfast.adapters.transform.decontaminate import DecontaminateTransform
-from holdfast.adapters.transform.word_ngrams import ngram_hashes
+from holdfast.adapters.transform import decontaminate as word_ngrams
+from holdfast.adapters.transform.decontaminate import DecontaminateTransform, ngram_hashes
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Record
 from tests.support.record_transforms import judged

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.transform.gopher_repetition import GopherRepetitionTransform
-from holdfast.adapters.transform.repetition_bounds import Words, duplicate_bounds, top_bounds
+from holdfast.adapters.transform.gopher_repetition import GopherRepetitionTransform, Words, duplicate_bounds, top_bounds
 from holdfast.ports.transform import Dropped, Record
 
 OFF = {

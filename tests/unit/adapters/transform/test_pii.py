@@ -10,8 +10,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.transform.pii import PiiTransform
-from holdfast.adapters.transform.pii_patterns import account_numbers, addresses, emails, phone_numbers
+from holdfast.adapters.transform.pii import PiiTransform, account_numbers, addresses, emails, phone_numbers
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Record
 from tests.support.record_transforms import judged

@@ -8,8 +8,9 @@ from math import inf, nan
 import pytest
 
 from holdfast.adapters.transform.score import ScoreTransform
-from holdfast.bootstrap.wiring import plugins, score_functions
-from holdfast.bootstrap.wiring.score_functions import with_score_function
+from holdfast.bootstrap.adapter_choice import plugins
+from holdfast.bootstrap.stages.identify import record_pipeline as score_functions
+from holdfast.bootstrap.stages.identify.record_pipeline import with_score_function
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Record
 from tests.support.record_transforms import judged

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.adapters.transform.secret_patterns import SECRETS
-from holdfast.adapters.transform.secrets import SecretsTransform
+from holdfast.adapters.transform.secrets import SECRETS, SecretsTransform
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.transform import Record
 from tests.support.record_transforms import judged

@@ -26,7 +26,7 @@ from holdfast.adapters.transform.replace import ReplaceTransform
 from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.text_transforms import load_transforms
+from holdfast.bootstrap.stages.identify.record_pipeline import load_transforms
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.holdout import hash_of
 from holdfast.domain.errors import ConfigurationError, DataError
@@ -261,7 +261,7 @@ def offered(monkeypatch):
     names = {"lower": "Lower", "refuse": "refuse", "bare": "bare"}
     points = [EntryPoint(name, f"{__name__}:{target}", "holdfast.transform") for name, target in names.items()]
     monkeypatch.setattr(
-        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.transform")
+        "holdfast.bootstrap.adapter_choice.plugins.entry_points", lambda group: points * (group == "holdfast.transform")
     )
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.adapters.shared.tensor_state.file_parts import unpacked
 from holdfast.adapters.state_store.memory import MemoryStateStore
-from holdfast.application.checkpointing.restorer import Restorer
+from holdfast.application.checkpointing.checkpointer import Restorer
 from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.inbox import Inbox
-from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
+from holdfast.bootstrap.stages.attach.resource_balance import build_memory_tier
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.tiers import Tier

@@ -13,7 +13,7 @@ from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.application.handlers.save_checkpoints import LeaveShareOnFailure
-from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyTrainable, Hooks
+from holdfast.bootstrap.verification.faults import FaultyStateStore, FaultyTrainable, Hooks
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointFailed, CheckpointMoved, CheckpointSaved, RunFailed, RunStarted

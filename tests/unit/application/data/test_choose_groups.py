@@ -15,7 +15,7 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
 from holdfast.application.data.choose_holdout import choose_groups
 from holdfast.domain.data.holdout import Holdout
-from holdfast.domain.data.shingles import shingles_of
+from holdfast.domain.data.near_duplicates import shingles_of
 from holdfast.domain.errors import DataError
 
 WORDS = [f"word{number}" for number in range(3000)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from holdfast.application.data.lineage_queue import LineageQueue
-from holdfast.domain.data.lineage_event import JobExecution, JobState
+from holdfast.domain.data.dataset_version import JobExecution, JobState
 
 EVENT = JobExecution("a").event(JobState.START, [], [])
 

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.application.data.rejection_limit import RejectionLimit
+from holdfast.application.data.rejected_records import RejectionLimit
 from holdfast.domain.errors import DataError
 
 BAD = "validation.url.pattern"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.application.handlers.await_verdicts import AwaitVerdicts
+from holdfast.application.handlers.evaluate_on_cadence import AwaitVerdicts
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import Evaluate, StopRun
 from holdfast.domain.events import EvaluationCompleted, RunStarted

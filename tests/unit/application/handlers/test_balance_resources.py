@@ -8,7 +8,7 @@ from holdfast.application.handlers.save_checkpoints import SaveOnCadence
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import AdjustResources
 from holdfast.domain.events import BatchSplit, CheckpointSaved, ContractWeakened, ResourcesAdjusted, StepCompleted
-from holdfast.domain.resources.balance_state import BalanceState, KnobChange, ResourceReading
+from holdfast.domain.resources.balance_policy import BalanceState, KnobChange, ResourceReading
 from holdfast.domain.resources.knobs import Knob, KnobSetting, Pressure
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence

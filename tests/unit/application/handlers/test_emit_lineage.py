@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.application.handlers.emit_lineage import EmitLineage
 from holdfast.domain.data.cursor import Cursor
-from holdfast.domain.data.lineage_event import LineageDataset
+from holdfast.domain.data.dataset_version import LineageDataset
 from holdfast.domain.errors import DataError
 from holdfast.domain.events import DataEnded, RunFailed, RunFinished, RunStarted, StopRequested
 from holdfast.domain.training.progress import Progress

@@ -27,8 +27,7 @@ from holdfast.domain.events import (
     StepCompleted,
     UpdateDropped,
 )
-from holdfast.domain.fault_tolerance.health import REMEMBERED, Health
-from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
+from holdfast.domain.fault_tolerance.health import REMEMBERED, Health, SpikePolicy
 from holdfast.domain.training.budget import Budget
 from tests.support.loop import Loop
 from tests.support.streams import Plan

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.application.handlers.record_audit import RecordAudit
+from holdfast.application.handlers.record_events import RecordAudit
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.data.cursor import Cursor

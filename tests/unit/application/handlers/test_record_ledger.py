@@ -26,7 +26,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import StepOutcome
-from holdfast.ports.testing.ledger_samples import ROWS, plain, spans_of
+from holdfast.ports.testing.ledger import ROWS, plain, spans_of
 from holdfast.ports.testing.snapshots import snapshot_of
 
 

@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 
 from holdfast.adapters.monitor.memory import MemoryMonitor, MemoryTracker
+from holdfast.application.handlers.monitor_thread import MonitorThread
 from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
-from holdfast.application.monitoring.monitor_thread import MonitorThread
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import (
     CheckpointStarted,

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.application.handlers.record_samples import RecordSamples
+from holdfast.application.handlers.record_events import RecordSamples
 from holdfast.domain.events import RolledBack, RunStarted, TextGenerated
 from holdfast.domain.training.text_generation import GeneratedText
 from tests.support.events import at

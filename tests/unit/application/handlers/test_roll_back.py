@@ -10,8 +10,8 @@ from holdfast.adapters.monitor.memory import MemoryMonitor
 from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.application.handlers.monitor_thread import MonitorThread
 from holdfast.application.handlers.record_metrics import RecordMetrics
-from holdfast.application.monitoring.monitor_thread import MonitorThread
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import Evaluate, RollBack, SaveCheckpoint
 from holdfast.domain.errors import StateError, TrainingError

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
+from holdfast.application.handlers.save_checkpoints import ScrubCheckpoints
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import ReportDamage
 from holdfast.domain.errors import StateError

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.adapters.monitor.memory import MemoryMonitor
+from holdfast.application.handlers.monitor_thread import MonitorThread
+from holdfast.application.handlers.profile_steps import WatchCompilation
 from holdfast.application.handlers.record_metrics import RecordMetrics
-from holdfast.application.handlers.watch_compilation import WatchCompilation
-from holdfast.application.monitoring.monitor_thread import MonitorThread
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import RunFinished, StepCompleted
 from holdfast.domain.training.progress import Progress

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.application.data.feed import Feed
 from holdfast.application.handlers.watchdog import Watchdog
-from holdfast.bootstrap.wiring.watch_run import doing_of
+from holdfast.bootstrap.stages.attach.watchdog import doing_of
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import Event, RunStalled, StepCompleted
 from holdfast.domain.fault_tolerance.liveness import Activity, Heartbeat, Timeouts

@@ -10,7 +10,7 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.domain.commands import SaveReason, StopRun
 from holdfast.domain.errors import LeaveAtOnce
 from holdfast.domain.events import CheckpointSaved, EvaluationCompleted, RunFailed, RunStarted, StepCompleted
-from holdfast.domain.fault_tolerance.grace_period import GracePeriod
+from holdfast.domain.fault_tolerance.restart_policy import GracePeriod
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 from tests.support.loop import CORPUS, Loop
 from tests.support.streams import Plan

@@ -10,9 +10,16 @@ import pytest
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.training.end_ids import end_ids, end_of_turn, new_ids
-from holdfast.application.training.generate import generate
-from holdfast.application.training.reply import ReplyEnd, plain_prompt, stream_reply, whole_reply
+from holdfast.application.training.generate import (
+    ReplyEnd,
+    end_ids,
+    end_of_turn,
+    generate,
+    new_ids,
+    plain_prompt,
+    stream_reply,
+    whole_reply,
+)
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer

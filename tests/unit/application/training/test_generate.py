@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.training.generate import IncrementalDecoder, fitted, generate
-from holdfast.application.training.reply import stream_text
+from holdfast.application.training.generate import IncrementalDecoder, fitted, generate, stream_text
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 

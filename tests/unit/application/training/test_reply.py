@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.training.generate import generate
-from holdfast.application.training.reply import (
+from holdfast.application.training.generate import (
     ReplyEnd,
     chat_prompt,
+    generate,
     plain_prompt,
     sample_text,
     stream_reply,
     whole_reply,
 )
-from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.conversation_record import ChatMessage, MessageRole
 from holdfast.domain.training.text_generation import Sampling
 
 TOKENIZER = MemoryTokenizer()

@@ -4,8 +4,7 @@ import pytest
 
 from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.process_group.single import SingleProcessGroup
-from holdfast.application.training.generate import generate
-from holdfast.application.training.sample_prompts import PromptSampler
+from holdfast.application.training.generate import PromptSampler, generate
 from holdfast.domain.events import EvaluationCompleted, StepCompleted, TextGenerated
 from holdfast.domain.training.text_generation import GeneratedText, Sampling
 from tests.support.loop import TOKENIZER, Loop

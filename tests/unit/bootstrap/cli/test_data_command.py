@@ -13,7 +13,7 @@ from holdfast.adapters.key_provider.environment import EnvironmentKeyProvider
 from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.bootstrap.cli.main import main
-from holdfast.bootstrap.wiring.version_store import VersionStore
+from holdfast.bootstrap.stages.prepare.dataset_versions import VersionStore
 from holdfast.domain.data.dataset_version import DatasetVersion, Step, VersionSource, VersionTotals
 from holdfast.domain.data.drift import OF_TOKENS
 from holdfast.domain.data.profile import Profile, ProfileBuilder

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 
-from holdfast.bootstrap.cli import help_format
+from holdfast.bootstrap.cli import arguments as help_format
 from holdfast.bootstrap.cli.main import _parser, main
 
 needs_own_color = pytest.mark.skipif(sys.version_info >= (3, 14), reason="argparse colors by itself")

@@ -2,8 +2,7 @@
 
 import pytest
 
-from holdfast.bootstrap.doctor.finding import CheckVerdict, bad, doubtful, good
-from holdfast.bootstrap.doctor.findings_report import as_data, as_lines, worst_of
+from holdfast.bootstrap.doctor.finding import CheckVerdict, as_data, as_lines, bad, doubtful, good, worst_of
 
 URL = "https://user:hunter2@server/path?token=hunter2"
 

@@ -1,6 +1,6 @@
 """The words in which limits of the machine are reported."""
 
-from holdfast.bootstrap.doctor.machine_limits import check_threads
+from holdfast.bootstrap.doctor.device_checks import check_threads
 
 
 def test_processors_and_processes_are_counted():

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.bootstrap.doctor.expected_sizes import checkpoint_bytes
-from holdfast.bootstrap.doctor.named_folders import named_folders
+from holdfast.bootstrap.doctor.expected_sizes import checkpoint_bytes, named_folders
 from tests.support.planted_troubles import settings_of
 
 

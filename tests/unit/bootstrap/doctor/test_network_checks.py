@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast.bootstrap.doctor.findings_report import as_data, as_lines
+from holdfast.bootstrap.doctor.finding import as_data, as_lines
 from holdfast.bootstrap.doctor.named_places import HttpPlace, HubPlace, http_places, hub_places
 from holdfast.bootstrap.doctor.network_checks import check_hub, check_server, mlflow_authorization, send_request
 from tests.support.planted_troubles import closed_port, settings_of

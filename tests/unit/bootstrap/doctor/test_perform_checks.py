@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from holdfast.bootstrap.doctor.diagnosis import perform_in_turn, perform_together
 from holdfast.bootstrap.doctor.finding import Check, CheckVerdict, good
-from holdfast.bootstrap.doctor.perform_checks import perform_in_turn, perform_together
 from holdfast.domain.errors import ConfigurationError
 
 

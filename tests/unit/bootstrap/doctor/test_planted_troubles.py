@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from holdfast.bootstrap.doctor.finding import CheckVerdict
-from holdfast.bootstrap.doctor.findings_report import as_data, as_lines
-from holdfast.bootstrap.doctor.installed_software import requirements
+from holdfast.bootstrap.doctor.finding import CheckVerdict, as_data, as_lines
+from holdfast.bootstrap.doctor.needed_extras import requirements
 from tests.support import machine_troubles, network_troubles, storage_troubles
 from tests.support.command_line import ROOT
 from tests.support.planted_troubles import TROUBLES

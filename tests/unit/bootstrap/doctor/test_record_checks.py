@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.bootstrap.doctor.finding import CheckVerdict
-from holdfast.bootstrap.doctor.record_checks import record_checks
+from holdfast.bootstrap.doctor.storage_checks import record_checks
 from holdfast.configs.settings_layers import load_settings
 
 

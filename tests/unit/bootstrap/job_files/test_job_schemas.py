@@ -11,9 +11,7 @@ import pytest
 import yaml
 
 from holdfast.bootstrap.job_files.job import RayWorkers
-from holdfast.bootstrap.job_files.kubernetes_job import kubernetes_job
-from holdfast.bootstrap.job_files.ray_job import ray_job
-from holdfast.bootstrap.job_files.skypilot_task import skypilot_task
+from holdfast.bootstrap.job_files.render_job import kubernetes_job, ray_job, skypilot_task
 from holdfast.configs.settings_layers import load_settings
 from tests.support.job_examples import SETTINGS, check, job, jobs
 

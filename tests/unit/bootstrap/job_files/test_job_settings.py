@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.job_files.job_settings import job_settings
+from holdfast.bootstrap.job_files.job import job_settings
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.bootstrap.job_files.job import Volume
-from holdfast.bootstrap.job_files.shared_folders import notes_on_folders
+from holdfast.bootstrap.job_files.submit_job import notes_on_folders
 from holdfast.configs.settings_layers import load_settings
 from tests.support.job_examples import job
 

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from holdfast.bootstrap.job_files.slurm_script import slurm_script
+from holdfast.bootstrap.job_files.render_job import slurm_script
 from tests.support.job_examples import job, jobs
 
 PROGRAMS = {

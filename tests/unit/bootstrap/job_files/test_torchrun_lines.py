@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from holdfast.bootstrap.job_files.torchrun_lines import torchrun_lines
+from holdfast.bootstrap.job_files.render_job import torchrun_lines
 from tests.support.job_examples import job
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.cli.explain_command import explain as explain_command
+from holdfast.bootstrap.cli.short_commands import explain as explain_command
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings import TrainSettings

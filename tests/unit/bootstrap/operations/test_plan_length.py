@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.operations.plan_length import limits_without_trial, planned_steps
+from holdfast.bootstrap.operations.plan_run import limits_without_trial, planned_steps
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.run_forecast import TrialTimes

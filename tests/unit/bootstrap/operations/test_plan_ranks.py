@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.operations.plan_ranks import note_on_ranks, planned_ranks
+from holdfast.bootstrap.operations.plan_run import note_on_ranks, planned_ranks
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from holdfast.bootstrap.operations.report_facts import report_facts
-from holdfast.bootstrap.operations.report_markdown import markdown_report
+from holdfast.bootstrap.operations.report_sections import markdown_report
 from holdfast.bootstrap.web.report_html import html_report
 from holdfast.domain.errors import StateError
 from tests.support.written_runs import BEGAN, event, write_lines, write_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast.bootstrap.operations.report_facts import report_facts
-from holdfast.bootstrap.operations.report_markdown import escaped, markdown_report
+from holdfast.bootstrap.operations.report_sections import escaped, markdown_report
 from holdfast.configs.strict_yaml import write_yaml
 from tests.support.written_runs import BEGAN, event, write_lines, write_run
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.operations.trial_events import TrialEvents
+from holdfast.bootstrap.operations.trial_process import TrialEvents
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.tuning.trial import TrialEnd, TrialState
 from tests.support.run_folders import add_event

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.bootstrap.operations.trial_process import TrialProcess, TrialRules
 from holdfast.bootstrap.run_folder.run_lock import take_lock
-from holdfast.bootstrap.run_folder.study_folder import StudyLayout, claim_trial
-from holdfast.bootstrap.run_folder.verdict_file import VerdictFile
+from holdfast.bootstrap.run_folder.study_folder import StudyLayout, VerdictFile, claim_trial
 from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
 from holdfast.domain.tuning.trial import TrialEnd, TrialState, TrialVerdict

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from holdfast.bootstrap.process.launch import launcher_of
-from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
+from holdfast.bootstrap.process.launch import ending_with_launcher, launcher_of
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 
 SECONDS = 60

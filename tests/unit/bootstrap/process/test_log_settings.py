@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from holdfast.bootstrap.process.log_settings import configure_logging
-from holdfast.bootstrap.wiring.screen import open_screen
+from holdfast.bootstrap.process.json_log import configure_logging
+from holdfast.bootstrap.stages.open_run.screen import open_screen
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.training.budget import Budget
 

@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from holdfast.bootstrap.process.signals import StoppedAtOnce, exiting_on_termination, stopping_on_signals
-from holdfast.domain.fault_tolerance.grace_period import GracePeriod
+from holdfast.domain.fault_tolerance.restart_policy import GracePeriod
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.run_folder.changed_settings import told_changes
+from holdfast.bootstrap.run_folder.shared import told_changes
 
 BEFORE = {
     "run": {"budget": {"steps": 10}, "name": "a"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.run_folder.decided_steps import budget_in, name_of_epochs, name_of_minutes
+from holdfast.bootstrap.run_folder.record_file import budget_in, name_of_epochs, name_of_minutes
 
 
 @pytest.mark.parametrize(

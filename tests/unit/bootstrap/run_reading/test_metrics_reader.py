@@ -5,8 +5,8 @@ import json
 import pytest
 
 from holdfast.adapters.monitor.jsonl import JsonlMonitor
-from holdfast.bootstrap.run_reading import metrics_reader
-from holdfast.bootstrap.run_reading.metrics_reader import MetricsReader
+from holdfast.bootstrap.run_reading import metric_table as metrics_reader
+from holdfast.bootstrap.run_reading.metric_table import MetricsReader
 
 
 @pytest.fixture

@@ -27,12 +27,12 @@ from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.inspect_run import inspect
 from holdfast.bootstrap.operations.list_runs import list_runs
 from holdfast.bootstrap.operations.report_facts import report_facts
-from holdfast.bootstrap.operations.report_markdown import markdown_report
+from holdfast.bootstrap.operations.report_sections import markdown_report
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_reading.growing_file import newest_records
 from holdfast.bootstrap.run_reading.run_state import last_step
 from holdfast.bootstrap.run_reading.run_view import RunView
-from holdfast.bootstrap.wiring.watch_run import RunAlarm
+from holdfast.bootstrap.stages.attach.watchdog import RunAlarm
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import (

@@ -5,15 +5,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from holdfast.bootstrap.verification.comparison import (
+from holdfast.bootstrap.verification.resume import (
     Difference,
     StateComparison,
+    Verdict,
     compare_states,
     differing_positions,
     differing_steps,
     is_rounding,
 )
-from holdfast.bootstrap.verification.verdict import Verdict
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import CheckpointInfo

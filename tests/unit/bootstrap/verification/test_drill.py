@@ -13,17 +13,28 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.application.data.feed import Feed
+from holdfast.application.inbox import Inbox
+from holdfast.bootstrap.adapter_choice.part_overrides import Around
+from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.stages.open_run.stage import open_run
+from holdfast.bootstrap.stages.request import Request
 from holdfast.bootstrap.verification.drill import Outcome, applying, disturbed, kept_as_it_was
 from holdfast.bootstrap.verification.fault_catalog import DRILLS, LEARNED, Planned, draw
-from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyStream, FaultyTrainable, Hooks
-from holdfast.bootstrap.verification.faults import Fault, WorkerDied, faults_of
-from holdfast.bootstrap.verification.s3_outage import busy
+from holdfast.bootstrap.verification.faults import (
+    Fault,
+    FaultyStateStore,
+    FaultyStream,
+    FaultyTrainable,
+    Hooks,
+    WorkerDied,
+    busy,
+    faults_of,
+)
 from holdfast.bootstrap.verification.short_run import ShortRun
-from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.part_overrides import Around
 from holdfast.configs.sections.recovery import HealthSettings
 from holdfast.configs.sections.state_store import MemoryStateStoreSettings
 from holdfast.configs.settings import TrainSettings
@@ -228,14 +239,13 @@ def test_every_drill_has_its_fault(tmp_path, drill, monkeypatch):
 
 
 def test_what_is_put_around_a_part_gets_the_part(tmp_path):
-    """The container gives the wrapper of the very store that it would have given, the same each time."""
+    """The run gets the wrapper of the very store that it would have had."""
     settings = TrainSettings(state_store=MemoryStateStoreSettings())
     parts = faults_of([Planned("full-disk", 4)], lambda place: tmp_path / f"happened-{place}")
-    container = assemble(settings, tmp_path, parts, report=print, keep_choice=lambda _name, value, _reason: value)
-    store = container.state_store()
-    assert isinstance(store, FaultyStateStore)
-    assert container.state_store() is store
-    assert list(store.list()) == []
+    opened = open_run(Request(settings, tmp_path, Ports(settings, parts), print), SingleProcessGroup(), Inbox())
+    assert isinstance(opened.state_store, FaultyStateStore)
+    assert opened.state_store.inner is opened.inner_store
+    assert list(opened.state_store.list()) == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from holdfast.bootstrap.web.access import CONFIRMATION, Access, AccessRules, check_host, token_from
+from holdfast.bootstrap.web.serve import CONFIRMATION, Access, AccessRules, check_host, token_from
 from holdfast.domain.errors import ConfigurationError
 
 TOKEN = "a-token-of-many-letters"

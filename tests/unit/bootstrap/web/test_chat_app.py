@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.training.generate import generate
-from holdfast.bootstrap.web.access import AccessRules
+from holdfast.bootstrap.web.serve import AccessRules
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.text_generation import Sampling
 from tests.support.asgi import ask

@@ -11,8 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from holdfast.bootstrap.operations.report_facts import report_facts
-from holdfast.bootstrap.web.report_html import html_report
-from holdfast.bootstrap.web.write_report import default_output, write_at_end
+from holdfast.bootstrap.web.report_html import default_output, html_report, write_at_end
 from holdfast.configs.strict_yaml import write_yaml
 from holdfast.domain.errors import ConfigurationError
 from tests.support.written_runs import event, write_run

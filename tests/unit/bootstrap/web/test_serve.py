@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast.bootstrap.web import serve
-from holdfast.bootstrap.web.access import AccessRules
-from holdfast.bootstrap.web.serve import address_of, bind, check_packages, serving
+from holdfast.bootstrap.web.serve import AccessRules, address_of, bind, check_packages, serving
 from holdfast.domain.errors import ConfigurationError
 
 

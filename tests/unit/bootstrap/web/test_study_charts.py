@@ -7,8 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from holdfast.bootstrap.operations.study_facts import StudyFacts
-from holdfast.bootstrap.web.study_charts import history_chart, learning_chart, parallel_chart
-from holdfast.bootstrap.web.study_html import study_html
+from holdfast.bootstrap.web.study_html import history_chart, learning_chart, parallel_chart, study_html
 from holdfast.configs.sections.tune import TuneSettings
 from holdfast.domain.tuning.search_space import Choices, FloatRange, IntRange, SearchSpace
 from holdfast.domain.tuning.trial import Trial, TrialState, best_of_trials

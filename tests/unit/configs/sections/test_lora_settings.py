@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.bootstrap.wiring.build_model import add_adapters
+from holdfast.bootstrap.stages.build.model import add_adapters
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings, restore_settings
 from holdfast.domain.errors import ConfigurationError

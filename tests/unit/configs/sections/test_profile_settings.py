@@ -3,7 +3,7 @@ from pydantic import ValidationError
 
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
-from holdfast.configs.sections.profile import ProfileSettings
+from holdfast.configs.sections.monitors import ProfileSettings
 from holdfast.configs.settings import TrainSettings
 
 

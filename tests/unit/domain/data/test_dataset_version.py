@@ -9,13 +9,16 @@ import pytest
 
 from holdfast.domain.data.dataset_version import (
     DatasetVersion,
+    FileChanges,
+    OptionChange,
     Step,
+    StepChanges,
     VersionFile,
     VersionSource,
     VersionTotals,
+    compare_versions,
     version_id,
 )
-from holdfast.domain.data.version_difference import FileChanges, OptionChange, StepChanges, compare_versions
 
 READ = Step("read", "holdfast-lm", "0.1.0", "aa", {"kind": "files"})
 LENGTH = Step("length", "holdfast-lm", "0.1.0", "bb", {"min_characters": 3})

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.data.duplicates import equal_documents, normalized, similar_documents, text_digests
-from holdfast.domain.data.shingles import jaccard
+from holdfast.domain.data.near_duplicates import equal_documents, jaccard, normalized, similar_documents, text_digests
 
 SETS = st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=5), max_size=12)
 

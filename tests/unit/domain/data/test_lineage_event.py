@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.data.lineage_event import JobExecution, JobState, dataset_names
+from holdfast.domain.data.dataset_version import JobExecution, JobState, dataset_names
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from hypothesis.extra.numpy import arrays
 
 from holdfast.application.data.lane_reader import Window
 from holdfast.domain.data.cursor import Cursor, LanePosition
-from holdfast.domain.data.packed_rows import join_rows, lay_out
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
-from holdfast.domain.data.row_index import NO_ROW, RowIndex, read_rows
+from holdfast.domain.data.row_index import NO_ROW, RowIndex, join_rows, lay_out, read_rows
 
 LENGTH = 8
 packings = st.sampled_from([ConcatPacking(LENGTH), BestFitPacking(LENGTH), SlidingPacking(LENGTH, 3)])

@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.data.distinct_sketch import STANDARD_ERROR, DistinctSketch
 from holdfast.domain.data.frequent_tokens import MOST, FrequentTokens
-from holdfast.domain.data.log_histogram import RELATIVE_ERROR, LogHistogram, bounds_of, bucket_of
-from holdfast.domain.data.profile import SHARES, Profile, ProfileBuilder, ProfileTotals
+from holdfast.domain.data.profile import (
+    RELATIVE_ERROR,
+    SHARES,
+    STANDARD_ERROR,
+    DistinctSketch,
+    LogHistogram,
+    Profile,
+    ProfileBuilder,
+    ProfileTotals,
+    bounds_of,
+    bucket_of,
+)
 from holdfast.domain.errors import DataError
 from tests.support.profiles import documents, profile_of_documents
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.data import shingles
-from holdfast.domain.data.shingles import band_keys, choose_bands, distinct, folded, found_share, jaccard, shingles_of
+from holdfast.domain.data import near_duplicates as shingles
+from holdfast.domain.data.near_duplicates import (
+    band_keys,
+    choose_bands,
+    distinct,
+    folded,
+    found_share,
+    jaccard,
+    shingles_of,
+)
 
 TEXTS = st.lists(st.one_of(st.text("ab c_,\n1é", max_size=40), st.text(max_size=20)), max_size=6)
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.domain.data.text_bytes import spread_bytes, utf8_sizes
+from holdfast.domain.data.token_ids import spread_bytes, utf8_sizes
 
 EMPTY = st.just(([], 0))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.application.handlers.track_goodput import TrackGoodput
+from holdfast.application.handlers.record_metrics import TrackGoodput
 from holdfast.domain.events import (
     CheckpointSaved,
     CompilationStarted,

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.resources.balance_policy import Balance
-from holdfast.domain.resources.balance_state import BalanceState, ResourceReading, SaveTiming
+from holdfast.domain.resources.balance_policy import Balance, BalanceState, ResourceReading, SaveTiming
 from holdfast.domain.resources.knobs import Knob, KnobSetting
 
 KNOBS = {

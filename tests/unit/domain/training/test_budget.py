@@ -34,7 +34,7 @@ def test_the_nearest_limit_counts(budget, share):
 )
 def test_minutes_and_epochs_become_steps(budget, steps):
     """Decided steps end the run, unless it ends earlier anyway."""
-    budget.decide(7)
+    budget = budget.decided(7)
     assert budget.steps == steps
     assert budget.is_spent_by(at(steps))
     assert not budget.is_spent_by(at(steps - 1))

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from holdfast.bootstrap.wiring.device_settings import checkpointing
+from holdfast.bootstrap.adapter_choice.torch_adapters import checkpointing
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import PluginModelSettings
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import size_in_bytes
-from holdfast.domain.training.checkpoint_budget import CheckpointBudget, choose_checkpointing
 from holdfast.domain.training.memory_estimate import LayerShape, ModelShape, Training, estimate_memory
+from holdfast.domain.training.memory_fit import CheckpointBudget, choose_checkpointing
 
 shapes = st.builds(
     lambda layers, hidden: ModelShape(10**9, layers, LayerShape(hidden, 4 * hidden, hidden, hidden // 4), 1000),

@@ -7,8 +7,11 @@ import json
 import pytest
 
 from holdfast.domain.errors import DataError
-from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
 from holdfast.domain.training.conversation_record import (
+    ChatMessage,
+    Conversation,
+    MessageRole,
+    ToolCall,
     completion_from,
     completion_of,
     completion_text,

@@ -1,11 +1,12 @@
 import math
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.bootstrap.wiring.build_model import schedule as build_schedule
+from holdfast.bootstrap.stages.build.model import schedule as build_schedule
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.budget import Budget
@@ -203,7 +204,7 @@ def test_minutes_and_epochs_give_a_decay_in_steps_its_end(length):
     """The decay of wsd is counted back from the steps that are decided later, and one in tokens is refused."""
     schedule = from_settings("optimizer.schedule={kind: wsd, decay_steps: 10}", "run.budget.steps=null", length)
     assert isinstance(schedule, WarmupStableDecay)
-    schedule.budget.decide(100)
+    schedule = replace(schedule, budget=schedule.budget.decided(100))
     assert [schedule.is_decaying_at(Progress(step=step)) for step in (90, 91)] == [False, True]
     with pytest.raises(ConfigurationError, match=r"minutes and epochs become steps: give .*decay_steps or"):
         from_settings("optimizer.schedule={kind: wsd, decay_tokens: 10}", "run.budget.steps=null", length)

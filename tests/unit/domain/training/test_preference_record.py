@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.domain.errors import DataError
-from holdfast.domain.training.conversation import MessageRole
-from holdfast.domain.training.conversation_record import conversation_of
+from holdfast.domain.training.conversation_record import MessageRole, conversation_of
 from holdfast.domain.training.preference_record import preference_from, preference_of, preference_text
 
 ASKED = {"role": "user", "content": "Hi"}

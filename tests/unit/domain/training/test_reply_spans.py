@@ -7,7 +7,7 @@ import re
 import pytest
 
 from holdfast.domain.errors import DataError
-from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
+from holdfast.domain.training.conversation_record import ChatMessage, Conversation, MessageRole, ToolCall
 from holdfast.domain.training.reply_spans import ReplyMarks, render_replies, replies_to_train, without_reasoning
 
 MARKS = ReplyMarks(re.compile(r"<end>|<all>|<again>"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.training.scaling_laws import (
+from holdfast.domain.training.size_rules import (
     LlamaShape,
     best_batch_tokens,
     best_learning_rate,

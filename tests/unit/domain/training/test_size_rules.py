@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.bootstrap.adapter_choice.ports import Ports
+from holdfast.bootstrap.stages.choose.step_sizes import with_sizes
+from holdfast.bootstrap.stages.request import Request
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.budget import Budget
@@ -70,7 +72,8 @@ def sized(*overrides, known=()):
         return decided.setdefault(name, value)
 
     settings = load_settings([], ["data.sequence_length=100", *overrides], {}).settings
-    found = with_sizes(settings, {}, decide, dict(known).get, 1)
+    request = Request(settings, settings.run.directory, Ports(settings, {}), print, keep_choice=decide)
+    found = with_sizes(request, dict(known).get)
     return found.data.row_length, found.optimizer.num_rows, decided
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from holdfast.domain.training.step_samples import StepSamples
+from holdfast.domain.training.step_outcome import StepSamples
 
 
 def started(step, samples, batch=4, excluded=""):

@@ -13,9 +13,15 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, new_line
-from holdfast.adapters.shared.audit.audit_log import AuditLog
-from holdfast.adapters.shared.audit.audit_verification import BrokenLine, ChainFlaw, ChainReport, verify_chain
+from holdfast.adapters.shared.audit.audit_log import (
+    LONGEST_LINE,
+    AuditLog,
+    BrokenLine,
+    ChainFlaw,
+    ChainReport,
+    new_line,
+    verify_chain,
+)
 from holdfast.domain.errors import StateError
 
 KEY = bytes(range(32))

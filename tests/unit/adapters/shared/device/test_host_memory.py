@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.adapters.shared.device.host_memory import free_bytes, free_share
-from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure, has_room_beside
+from holdfast.bootstrap.stages.fit.micro_batch import MemoryPressure, has_room_beside
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from holdfast.adapters.shared.device.thread_limits import has_room_for_threads
+from holdfast.adapters.shared.device.openmp import has_room_for_threads
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from holdfast.adapters.shared.files.limited_log import limit_log
+from holdfast.adapters.shared.files.json_lines import limit_log
 
 
 @pytest.fixture

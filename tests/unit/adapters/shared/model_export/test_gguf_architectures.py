@@ -5,7 +5,7 @@ import torch
 from transformers import GPT2Config, LlamaConfig, MistralConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from holdfast.adapters.shared.model_export.gguf_architectures import architecture_of, extra_tensors, in_file_form
+from holdfast.adapters.shared.model_export.gguf_file import architecture_of, extra_tensors, in_file_form
 from holdfast.domain.errors import ConfigurationError
 
 SMALL = {

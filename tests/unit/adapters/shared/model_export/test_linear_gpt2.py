@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTBigCodeForCausalLM, LlamaConfig
 
-from holdfast.adapters.shared.model_export.linear_gpt2 import with_linear_layers
+from holdfast.adapters.shared.model_export.torchao_folder import with_linear_layers
 from holdfast.adapters.shared.model_export.whole_model import WholeModel
 
 

@@ -5,7 +5,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from holdfast.adapters.shared.model_export.pruning import prune_linear_layers, pruned_share
-from holdfast.adapters.shared.modeling.linear_layers import linear_layers
+from holdfast.adapters.shared.modeling.network_layers import linear_layers
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.export_format import Sparsity
 

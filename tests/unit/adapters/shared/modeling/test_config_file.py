@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from holdfast.adapters.shared.modeling.config_file import check_positions, config_text
+from holdfast.adapters.shared.modeling.generation_settings import check_positions, config_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

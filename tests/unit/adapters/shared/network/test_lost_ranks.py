@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.adapters.shared.network import lost_ranks as peers
-from holdfast.adapters.shared.network.lost_ranks import is_of_lost_peers
+from holdfast.adapters.shared.network import ranks as peers
+from holdfast.adapters.shared.network.ranks import is_of_lost_peers
 from holdfast.bootstrap.process.exit_codes import guarded
 from holdfast.domain.errors import TrainingError
 

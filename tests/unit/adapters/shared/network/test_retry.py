@@ -18,7 +18,7 @@ from s3fs.errors import translate_boto_error
 from yarl import URL
 
 from holdfast.adapters.shared.network.retry import http_status, is_transient, retry
-from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.fault_tolerance.restart_policy import RetryPolicy
 
 REQUEST = aiohttp.RequestInfo(URL("http://place/x"), "GET", {}, URL("http://place/x"))
 

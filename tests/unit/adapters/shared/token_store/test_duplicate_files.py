@@ -9,7 +9,7 @@ from holdfast.adapters.shared.token_store.duplicate_files import DUPLICATES, Dup
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
 from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.shared.token_store.token_erasure import TokenEraser
-from holdfast.application.data.keys_in_parts import KeysInParts
+from holdfast.application.data.document_keys import KeysInParts
 from holdfast.domain.errors import ConfigurationError, StateError
 
 KEY, OTHER = b"\x01" * 32, b"\x02" * 32

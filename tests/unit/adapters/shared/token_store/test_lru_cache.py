@@ -1,6 +1,6 @@
 """What was used last is kept, whoever asks."""
 
-from holdfast.adapters.shared.token_store.lru_cache import LruCache
+from holdfast.adapters.shared.token_store.derived_arrays import LruCache
 
 
 def test_what_was_asked_for_longest_ago_goes_first():

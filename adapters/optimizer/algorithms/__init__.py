@@ -1,1 +1,0 @@
-"""Update rules, as parameter groups and torch optimizers."""

@@ -1,1 +1,0 @@
-"""Monitors in threads of their own."""

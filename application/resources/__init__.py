@@ -1,1 +1,0 @@
-"""Measurements of the machine and the search for a micro-batch."""

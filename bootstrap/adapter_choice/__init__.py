@@ -1,0 +1,1 @@
+"""The adapters of each port, by the kinds of the settings."""

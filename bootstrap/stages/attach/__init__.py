@@ -1,0 +1,1 @@
+"""The seventh stage: the loop with its handlers."""

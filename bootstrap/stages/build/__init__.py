@@ -1,0 +1,1 @@
+"""The fifth stage: the model with its optimizer, and what evaluates it."""

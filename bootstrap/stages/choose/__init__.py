@@ -1,0 +1,1 @@
+"""The second stage: what the settings leave to this machine."""

@@ -1,0 +1,1 @@
+"""The sixth stage: the micro-batch and the length of a run."""

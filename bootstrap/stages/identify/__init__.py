@@ -1,0 +1,1 @@
+"""The third stage: the data of a run, its tokenizer, and what is held out."""

@@ -1,0 +1,1 @@
+"""The first stage: processes, folder and checkpoints of a run."""

@@ -1,0 +1,1 @@
+"""The fourth stage: tokens, rows and the stream of batches."""

@@ -1,1 +1,0 @@
-"""Adapters and use cases put together from the settings."""
