@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, final
 from benchmarks.report import Figure, interval_of_median, main
 from benchmarks.smoke import SMALL_RUN
 from benchmarks.train.turns import Way
-from holdfast.adapters.shared.device.cpu_count import allowed_cpus
-from holdfast.domain.resources.spin_policy import SPIN_COUNT
+from holdfast.adapters.shared.device.host_memory import allowed_cpus
+from holdfast.domain.resources.balance_policy import SPIN_COUNT
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,7 @@ from benchmarks.smoke import add_smoke, end_smoke
 from holdfast.adapters.ledger.spilling import SpillingLedger
 from holdfast.adapters.ledger.sql import LEDGER, SqlLedger
 from holdfast.adapters.shared.sql.sqlite_database import SqliteDatabase
-from holdfast.domain.data.document_spans import Spans, UnitName
+from holdfast.domain.data.batch import Spans, UnitName
 from holdfast.ports.ledger import StepRecords
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.bootstrap.adapter_choice.part_overrides import RunOptions
     from holdfast.configs.settings import TrainSettings
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Event)

@@ -46,7 +46,7 @@ from holdfast.domain.commands import Command, StopRun
 from holdfast.domain.errors import ConfigurationError, LeaveAtOnce
 from holdfast.domain.events import Event, RunFailed, RunFinished, StopRequested
 from holdfast.domain.fault_tolerance.goodput import TimeAccount
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.adapter_choice.part_overrides import Overrides
     from holdfast.bootstrap.stages.attach.run_parts import RunParts
     from holdfast.bootstrap.stages.build.built import Built
-    from holdfast.bootstrap.stages.open_run.opened import Opened
+    from holdfast.bootstrap.stages.open_run.stage import Opened
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.fault_tolerance.goodput import Goodput
     from holdfast.domain.phase import Amount

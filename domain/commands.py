@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.domain.checkpoints.tiers import Tier
-from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.resources.balance_policy import Knob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

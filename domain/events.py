@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
     from holdfast.domain.checkpoints.tiers import Tier
     from holdfast.domain.phase import PreparationPhase
-    from holdfast.domain.resources.knobs import Knob
-    from holdfast.domain.training.progress import Progress
-    from holdfast.domain.training.step_outcome import Evaluation, StepOutcome
+    from holdfast.domain.resources.balance_policy import Knob
+    from holdfast.domain.training.step_outcome import Evaluation, Progress, StepOutcome
     from holdfast.domain.training.text_generation import GeneratedText
 
 

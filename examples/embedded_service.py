@@ -14,7 +14,7 @@ from holdfast.domain.events import StepCompleted
 
 if TYPE_CHECKING:
     from holdfast import TrainSettings
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 
 class TrainingService:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from holdfast.domain.data.document_spans import Spans, UnitName
+    from holdfast.domain.data.batch import Spans, UnitName
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.domain.resources.knobs import ResourceSample
+    from holdfast.domain.resources.balance_policy import ResourceSample
 
 
 class ResourceProbe(ABC):

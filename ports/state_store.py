@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.domain.checkpoints.retention import RollBackFloor
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 
 class StatePart(ABC):

@@ -43,7 +43,7 @@ _API = {
 }
 _ENUMERATIONS = {
     "SaveReason": "domain/commands.py",
-    "Knob": "domain/resources/knobs.py",
+    "Knob": "domain/resources/balance_policy.py",
     "Tier": "domain/checkpoints/tiers.py",
     "PreparationPhase": "domain/phase.py",
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from holdfast.adapters.data_source.listed_file import ListedFile
+    from holdfast.adapters.data_source.remote_file import ListedFile
 
 _RANDOM_BYTES = 4 << 20
 _MOST_EXPECTED = 32  # each holds a range, and the bytes beyond its part

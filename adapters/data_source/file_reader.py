@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.file_access import FileAccess
     from holdfast.adapters.data_source.formats.compression import Compression, Format
     from holdfast.adapters.data_source.formats.jsonl import JsonForm
-    from holdfast.adapters.data_source.listed_file import ListedFile
+    from holdfast.adapters.data_source.remote_file import ListedFile
 
     ModelOf: TypeAlias = Callable[["SourceFile"], Model | None]
 

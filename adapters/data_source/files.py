@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.formats.compression import Compression, Format
     from holdfast.adapters.data_source.formats.delimited import Model
     from holdfast.adapters.data_source.formats.records import Task, Value
-    from holdfast.adapters.data_source.listed_file import ListedFile
+    from holdfast.adapters.data_source.remote_file import ListedFile
 
 _THREADS = 16
 _DERIVED = ("_units", "_files", "_forms", "_first", "_own_places")  # what is found once

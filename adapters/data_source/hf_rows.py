@@ -23,7 +23,7 @@ from holdfast.ports.data_source import Document, Rejected, Unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.adapters.data_source.listed_file import ListedFile
+    from holdfast.adapters.data_source.remote_file import ListedFile
     from holdfast.adapters.data_source.verified_stream import ContentHashes
 
 _BATCH_BYTES = 4 << 20

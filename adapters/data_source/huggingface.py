@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.data_source.formats.records import Task, Value
     from holdfast.adapters.data_source.hf_rows import DatasetRows
-    from holdfast.adapters.data_source.listed_file import ListedFile
+    from holdfast.adapters.data_source.remote_file import ListedFile
 
 
 @final

@@ -19,7 +19,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
-from holdfast.adapters.data_source.listed_file import ListedFile, local_etag
+from holdfast.adapters.data_source.remote_file import ListedFile, local_etag
 from holdfast.adapters.shared.network.hub_names import nearest_name
 from holdfast.adapters.shared.network.retry import http_status, is_transient, retry, within
 from holdfast.domain.errors import ConfigurationError, DataError

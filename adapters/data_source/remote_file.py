@@ -7,9 +7,11 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from holdfast.adapters.data_source.s3_stores import read_object
 from holdfast.adapters.shared.network.retry import fulfil
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from fsspec import AbstractFileSystem
+
+    from holdfast.ports.data_source import Unit
 
 
 @final
@@ -64,3 +68,42 @@ class RemoteFile:
             options["headers"] = headers | ({"If-Match": self.etag} if is_exact else {})
         cat_file = self.file_system._cat_file  # noqa: SLF001 - fsspec's asynchronous half
         return cat_file(self.path, start=begin, end=end, **options)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file that was found at a path.
+
+    ``unit`` is the unit of the whole file, ``path`` its path in its file system, ``etag`` its version there, if HTTP
+    has it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is the common beginning of
+    the names of all units of the path: the folder, the folder of a glob, or the file itself. ``is_dangling`` marks a
+    link to no file.
+    """
+
+    unit: Unit
+    path: str
+    file_system: AbstractFileSystem
+    etag: str | None
+    is_chosen: bool
+    place: str
+    is_dangling: bool = False
+
+    @property
+    def below(self) -> str:
+        """Return the path below ``place``, with its slash; empty for the file itself."""
+        return self.unit.name.removeprefix(self.place)
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the file lies on this machine's disk."""
+        return isinstance(self.file_system, LocalFileSystem)
+
+    def is_unchanged(self) -> bool:
+        """Return whether a local file is unchanged since it was listed."""
+        return self.unit.etag == local_etag(self.path)
+
+
+def local_etag(path: str) -> str:
+    """Return the modification time and size of the file at ``path``."""
+    status = Path(path).stat()
+    return f"{status.st_mtime_ns}-{status.st_size}"

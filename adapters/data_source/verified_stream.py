@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from holdfast.adapters.data_source.listed_file import ListedFile
+    from holdfast.adapters.data_source.remote_file import ListedFile
     from holdfast.domain.data.data_files import DataFile, DataFiles
 
 LOCAL_BLOCK_BYTES = 1 << 19  # small enough for a cache; large, as each call that takes a block gives up the interpreter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from holdfast.domain.data.document_spans import Spans, UnitName
+from holdfast.domain.data.batch import Spans, UnitName
 from holdfast.domain.errors import StateError
 from holdfast.ports.ledger import Rejects, StepRecords
 

@@ -25,7 +25,7 @@ from holdfast.ports.ledger import Ledger, SourceCount, StepTaken
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.domain.data.document_spans import Spans
+    from holdfast.domain.data.batch import Spans
     from holdfast.ports.ledger import CheckpointRecord, Rejects, StepRecords
 
 

@@ -16,10 +16,9 @@ import numpy as np
 from typing_extensions import override
 
 from holdfast.adapters.ledger.attempts import check_record
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.domain.data.document_spans import Spans, UnitName
+from holdfast.domain.data.batch import Spans, UnitName
 from holdfast.domain.errors import StateError
 from holdfast.ports.ledger import CheckpointRecord, Ledger, Rejects, StepRecords
 

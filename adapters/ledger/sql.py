@@ -19,7 +19,7 @@ from holdfast.adapters.ledger.attempts import (
     totals_of,
 )
 from holdfast.adapters.shared.sql.database import SqlSchema, storable, storable_json
-from holdfast.domain.data.document_spans import Spans, UnitName
+from holdfast.domain.data.batch import Spans, UnitName
 from holdfast.domain.errors import StateError
 from holdfast.ports.ledger import CheckpointRecord, Ledger, SourceCount, StepTaken
 

@@ -20,13 +20,17 @@ from holdfast.adapters.model_factory.model_folder import (
     weight_files,
     weights_left_aside,
 )
-from holdfast.adapters.shared.decoder.config_fields import shape_of, value_of
 from holdfast.adapters.shared.decoder.decoder_attention import SdpaAttention, choose_attention
 from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
 from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
-from holdfast.adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE, obstacle_to_export
-from holdfast.adapters.shared.decoder.initial_weights import initial_weights
-from holdfast.adapters.shared.decoder.network import DecoderNetwork
+from holdfast.adapters.shared.decoder.huggingface_config import (
+    FAMILIES,
+    OWN_TYPE,
+    obstacle_to_export,
+    shape_of,
+    value_of,
+)
+from holdfast.adapters.shared.decoder.network import DecoderNetwork, initial_weights
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
 from holdfast.adapters.shared.modeling.attention import VARLEN
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
@@ -58,7 +62,7 @@ _MATRIX = re.compile(r"^lm_head\.weight$|(^|\.)(embed_tokens|wte)\.weight$")
 class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
     """Builds a decoder from the choice of all its parts, or from the weights in a model folder.
 
-    ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.config_fields``; without ``vocab_size`` the
+    ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.huggingface_config``; without ``vocab_size`` the
     model embeds the tokenizer's ids. ``path`` replaces it: a folder of safetensors weights and a config.json, in
     Hugging Face's form or Holdfast's. ``dropout`` are the fields of ``Dropout``; None means those of the folder, or no
     dropout without a folder. ``initialisation`` and ``initializer_range`` say how new weights are drawn;

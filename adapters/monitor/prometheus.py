@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, replace_file
 from holdfast.adapters.shared.sql.database import storable, storable_name
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.training.metric_catalog import meaning_of_metric

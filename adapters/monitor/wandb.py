@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, final
 
 from holdfast.adapters.monitor.library_tracker import LibraryTracker, escaped, serve
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.file_operations import replace_file
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.domain.errors import StateError
 from holdfast.domain.urls import without_secrets
 

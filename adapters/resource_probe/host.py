@@ -14,7 +14,7 @@ import psutil
 from typing_extensions import override
 
 from holdfast.adapters.shared.device.host_memory import free_share
-from holdfast.domain.resources.knobs import Pressure, ResourceSample
+from holdfast.domain.resources.balance_policy import Pressure, ResourceSample
 from holdfast.ports.resource_probe import ResourceProbe
 
 _CGROUP, _PRESSURE = Path("/sys/fs/cgroup"), Path("/proc/pressure")

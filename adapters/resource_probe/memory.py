@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from holdfast.domain.resources.knobs import ResourceSample
+from holdfast.domain.resources.balance_policy import ResourceSample
 from holdfast.ports.resource_probe import ResourceProbe
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
     new_key,
 )
 from holdfast.adapters.shared.files.file_operations import destroy_file, explain
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.adapters.state_store.checkpoint_verification import check_hash
 from holdfast.adapters.state_store.hashing import CorruptCheckpoint, CorruptionKind, HashingStream
 from holdfast.adapters.state_store.manifest import MANIFEST, CheckpointFile

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.state_store.hashing import CorruptCheckpoint, CorruptionKind, hash_bytes
 from holdfast.domain.checkpoints.reproducibility import Reproducibility
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.key_provider import WrappedKey
 from holdfast.ports.state_store import CheckpointInfo, Snapshot
 

@@ -19,7 +19,7 @@ from holdfast.domain.checkpoints.tiers import CopyState, Phase, advanced
 from holdfast.domain.commands import AcknowledgeArchive
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.health import Health
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import CheckpointInfo, Loaded, RejectedCheckpoint, Snapshot, StateStore
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from typing_extensions import override
 
-from holdfast.adapters.tokenizer.surrogates import check_surrogates
+from holdfast.adapters.tokenizer.backends.encoder import check_surrogates
 from holdfast.ports.tokenizer import Encoded, Tokenizer
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, final
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.tokenizer.backends.text_pieces import pieces
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer

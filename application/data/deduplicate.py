@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.document_keys import KeysInParts, KeysRemovedError
+from holdfast.application.thread_pool import ThreadPool
 from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.errors import RestartNeeded, StateError
 from holdfast.ports.transform import Dropped

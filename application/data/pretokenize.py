@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
-from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.shard_meta import ShardMetaBuilder, total_drops, total_supervised, total_warnings
+from holdfast.application.thread_pool import ThreadPool
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.work_part import WHOLE
 from holdfast.domain.errors import ConfigurationError, DataError

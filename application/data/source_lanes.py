@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.application.concurrency.thread_pool import ThreadPool
     from holdfast.application.data.lane_reader import LanePlan, Wanted
     from holdfast.application.data.text_reader import TextReader
+    from holdfast.application.thread_pool import ThreadPool
     from holdfast.domain.data.row_index import LaidOutRows
     from holdfast.domain.data.sample_order import RankShard
     from holdfast.ports.process_group import KeyValueStore

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.source_lanes import NO_OWNER, Interrupted, LaneAccess, SourceLanes
+from holdfast.application.thread_pool import ThreadPool
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.row_index import join_rows
 from holdfast.domain.data.sample_order import RankShard

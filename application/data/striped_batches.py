@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.application.concurrency.thread_pool import ThreadPool
     from holdfast.application.data.lane_reader import Window
     from holdfast.application.data.text_reader import TextReader
+    from holdfast.application.thread_pool import ThreadPool
     from holdfast.domain.data.row_index import LaidOutRows
 
 _PATIENCE_SECONDS = 5.0

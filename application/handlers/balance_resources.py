@@ -7,16 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.domain.commands import AdjustResources
-from holdfast.domain.resources.balance_policy import ResourceReading, SaveTiming
-from holdfast.domain.resources.knobs import Knob, KnobSetting
+from holdfast.domain.resources.balance_policy import Knob, KnobSetting, ResourceReading, SaveTiming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import BatchSplit, CheckpointSaved, StepCompleted
-    from holdfast.domain.resources.balance_policy import BalancePolicy, BalanceState, KnobChange
-    from holdfast.domain.resources.knobs import ResourceSample
+    from holdfast.domain.resources.balance_policy import BalancePolicy, BalanceState, KnobChange, ResourceSample
     from holdfast.ports.resource_probe import ResourceProbe
 
 _READING_SECONDS = 0.25  # shorter steps are combined

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.budget import Budget
     from holdfast.domain.training.cadence import Cadence
     from holdfast.domain.training.early_stopping import EarlyStopping, Patience
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
     from holdfast.domain.tuning.trial import TrialVerdict
 
 

@@ -33,7 +33,7 @@ from holdfast.domain.events import (
     SuiteFailed,
     UpdateDropped,
 )
-from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.resources.balance_policy import Knob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

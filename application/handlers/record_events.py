@@ -24,8 +24,7 @@ from holdfast.domain.events import (
     StopRequested,
     TextGenerated,
 )
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import Evaluation
+from holdfast.domain.training.step_outcome import Evaluation, Progress
 from holdfast.domain.training.text_generation import GeneratedText
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from holdfast.application.concurrency.thread_pool import BackgroundWorker
+from holdfast.application.thread_pool import BackgroundWorker
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.run_end import RunEnd
 from holdfast.ports.ledger import CheckpointRecord, StepRecords
@@ -16,7 +16,7 @@ from holdfast.ports.ledger import CheckpointRecord, StepRecords
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.domain.data.document_spans import Spans
+    from holdfast.domain.data.batch import Spans
     from holdfast.domain.events import (
         CheckpointSaved,
         DataEnded,

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.concurrency.thread_pool import BackgroundWorker
 from holdfast.application.handlers.monitor_thread import close_all, settle_all
+from holdfast.application.thread_pool import BackgroundWorker
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import (
     BatchSplit,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import CheckpointStarted, RunStarted, StepCompleted
     from holdfast.domain.fault_tolerance.health import SpikePolicy
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
     from holdfast.ports.state_store import StateStore
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.application.concurrency.thread_pool import BackgroundWorker
-from holdfast.domain.commands import ReportDamage, SaveCheckpoint, SaveReason
+from holdfast.application.thread_pool import BackgroundWorker
+from holdfast.domain.commands import DropCopy, ReportDamage, SaveCheckpoint, SaveReason
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunFailed, RunStarted
 from holdfast.domain.phase import saving_phase
-from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.resources.balance_policy import Knob
 from holdfast.domain.training.cadence import Cadence, SaveCost, seconds_between_saves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.application.checkpointing.checkpointer import Checkpointer
+    from holdfast.application.checkpointer import Checkpointer
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import Event, ResourcesAdjusted, StepCompleted, StopRequested
     from holdfast.domain.phase import ShowPhase
@@ -192,3 +192,32 @@ class ScrubCheckpoints:
                 self._inbox.post(ReportDamage(rejected.name, rejected.reason, rejected.location))
         finally:
             self._is_looking = False
+
+
+_SECONDS = 1.0
+
+
+@final
+class DropMemoryCopy:
+    """Asks for the copy of the state in memory to be freed once ``is_tight`` says that memory is nearly full.
+
+    Checks at most once a second, and asks once until memory has been free again.
+    """
+
+    def __init__(
+        self, is_tight: Callable[[], bool], inbox: Inbox, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_tight = is_tight
+        self._inbox = inbox
+        self._clock = clock
+        self._looked = clock()
+        self._was_tight = False
+
+    def __call__(self, event: StepCompleted) -> None:  # noqa: ARG002  that time has passed is enough
+        """Check the memory if a second has passed."""
+        if self._clock() - self._looked < _SECONDS:
+            return
+        self._looked = self._clock()
+        was_tight, self._was_tight = self._was_tight, self._is_tight()
+        if self._was_tight and not was_tight:
+            self._inbox.post(DropCopy())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.domain.events import Event
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 _MOST_EVENTS = 200
 

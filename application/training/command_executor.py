@@ -37,19 +37,18 @@ from holdfast.domain.events import (
     StopRequested,
     TextGenerated,
 )
-from holdfast.domain.resources.knobs import Knob
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.resources.balance_policy import Knob
+from holdfast.domain.training.step_outcome import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.application.checkpointing.checkpointer import Checkpointer
+    from holdfast.application.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.application.inbox import Inbox
-    from holdfast.application.training.data_ranks import DataRanks
     from holdfast.application.training.evaluator import Evaluator
     from holdfast.application.training.generate import PromptSampler
-    from holdfast.application.training.step_engine import StepEngine
+    from holdfast.application.training.step_engine import DataRanks, StepEngine
     from holdfast.domain.commands import Command
     from holdfast.domain.events import Event
     from holdfast.domain.training.early_stopping import EarlyStopping

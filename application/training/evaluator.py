@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.holdout_batches import HoldoutBatches
-    from holdfast.application.training.data_ranks import DataRanks
+    from holdfast.application.training.step_engine import DataRanks
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.supervision import Supervision
     from holdfast.domain.phase import ShowPhase

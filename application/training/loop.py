@@ -25,8 +25,7 @@ from holdfast.domain.sizes import counted
 if TYPE_CHECKING:
     from holdfast.application.training.command_executor import LoopParts
     from holdfast.domain.data.batch import Batch
-    from holdfast.domain.training.progress import Progress
-    from holdfast.domain.training.step_outcome import StepOutcome
+    from holdfast.domain.training.step_outcome import Progress, StepOutcome
     from holdfast.domain.training.train_plan import TrainPlan
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.reference_column import ReferenceColumn
-    from holdfast.application.training.data_ranks import DataRanks
+    from holdfast.application.training.step_engine import DataRanks
     from holdfast.domain.data.row_index import RowIndex
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.optimizer import Trainable

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.data.corpus import LENGTH, ROWS, texts_of
 from benchmarks.data.tokenizer import FIRST_TEXT
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from benchmarks.data.work import batches_of, open_cache, stream_of
 from benchmarks.report import Figure, interval_of_median
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.data.rejected_records import RejectedRecords

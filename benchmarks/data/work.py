@@ -16,7 +16,7 @@ from benchmarks.data.tokenizer import NewTokenizer
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.records import Limits
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.application.data.feed import Feed

@@ -27,11 +27,11 @@ from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpointer
+from holdfast.application.checkpointer import Checkpointer
 from holdfast.application.inbox import Inbox
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Snapshot
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.resource_probe.memory import QUIET
-from holdfast.domain.resources.knobs import Pressure
+from holdfast.domain.resources.balance_policy import Pressure
 from holdfast.ports.data_source import Document
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 from holdfast.ports.resource_probe import ResourceProbe
@@ -21,7 +21,7 @@ from holdfast.ports.resource_probe import ResourceProbe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.domain.resources.knobs import ResourceSample
+    from holdfast.domain.resources.balance_policy import ResourceSample
     from holdfast.ports.data_source import Rejected, Unit
 
 _HOG = """

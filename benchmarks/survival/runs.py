@@ -16,8 +16,8 @@ from holdfast.adapters.resource_probe.memory import MemoryResourceProbe
 from holdfast.bootstrap.run import build
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import ResourcesAdjusted, RunStarted, StepCompleted
-from holdfast.domain.resources.knobs import Knob
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.resources.balance_policy import Knob
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.data_source import Document
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from functools import partial
 from inspect import getattr_static, signature
 from typing import TYPE_CHECKING, Any, TypedDict, final
 
-from holdfast.bootstrap.adapter_choice.access_roles import refuse_to_train
+from holdfast.bootstrap.adapter_choice.encryption_keys import refuse_to_train
 from holdfast.bootstrap.adapter_choice.plugins import has_methods
 from holdfast.configs.sections.state_store import DiskStateStoreSettings, PluginStateStoreSettings
 from holdfast.configs.settings import TrainSettings

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.adapter_choice.process_group import pipeline_schedule
 from holdfast.configs.ready_configurations import find_file
-from holdfast.configs.sections.decoder import DecoderModelSettings
-from holdfast.configs.sections.layers import BUDGET
+from holdfast.configs.sections.decoder import BUDGET, DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import (
     AccelerateOptimizerSettings,

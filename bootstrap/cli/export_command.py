@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from holdfast.bootstrap.cli.arguments import Commands
-    from holdfast.bootstrap.operations.export_order import Exported, ExportOrder
+    from holdfast.bootstrap.operations.export_files import Exported, ExportOrder
 
 _HELP = """\
 Uses the newest valid checkpoint unless --step, --best or the folder of a checkpoint selects another.
@@ -91,7 +91,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def _order_of(options: argparse.Namespace) -> ExportOrder:
-    from holdfast.bootstrap.operations.export_order import ExportOrder
+    from holdfast.bootstrap.operations.export_files import ExportOrder
     from holdfast.bootstrap.operations.other_data import OtherData
     from holdfast.domain.errors import ConfigurationError
     from holdfast.domain.training.export_format import ExportFormat, Sparsity

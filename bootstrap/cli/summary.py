@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.bootstrap.run import Run
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 
 @final

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.run import Run
     from holdfast.configs.settings import TrainSettings
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 _MOST_OF_ERROR = 120  # characters
 

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.doctor.device_checks import (
     bind_briefly,

@@ -17,7 +17,7 @@ from holdfast.adapters.shared.token_store.token_folder import MARKER, holds_encr
 from holdfast.adapters.state_store.checkpoint_encryption import Eraser
 from holdfast.adapters.state_store.hashing import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import AccessGuard, StoreFolder
-from holdfast.bootstrap.adapter_choice.access_roles import own_roles
+from holdfast.bootstrap.adapter_choice.encryption_keys import own_roles
 from holdfast.bootstrap.adapter_choice.state_stores import archive_of
 from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.found_paths import settings_as_found

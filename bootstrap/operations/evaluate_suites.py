@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.network.hub_names import is_kept_offline
+from holdfast.bootstrap.operations.export_files import ExportOrder
 from holdfast.bootstrap.operations.export_model import export
-from holdfast.bootstrap.operations.export_order import ExportOrder
 from holdfast.bootstrap.operations.named_checkpoint import place_of
 from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.stages.attach.suite_process import MISSING, PACKAGE, SCRATCH, TASKS, trust_of_suites
-from holdfast.bootstrap.stages.identify.verified_copy import scratch_of
+from holdfast.bootstrap.stages.identify.data_identity import scratch_of
 from holdfast.domain.errors import ConfigurationError, TrainingError
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.urls import expanded

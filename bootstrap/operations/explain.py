@@ -8,8 +8,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.bootstrap.operations.trust import note_trust
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP

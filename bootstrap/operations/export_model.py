@@ -14,6 +14,7 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.bootstrap.operations.base_of_adapters import with_base
 from holdfast.bootstrap.operations.export_files import (
     ExportContent,
+    Exported,
     LossComparison,
     check_tokenizer,
     is_export,
@@ -21,7 +22,6 @@ from holdfast.bootstrap.operations.export_files import (
     require_packages,
     write_files,
 )
-from holdfast.bootstrap.operations.export_order import Exported
 from holdfast.bootstrap.operations.model_card import CARD, model_card
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
 from holdfast.bootstrap.operations.report_facts import name_of_run
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
-    from holdfast.bootstrap.operations.export_order import ExportOrder
+    from holdfast.bootstrap.operations.export_files import ExportOrder
     from holdfast.bootstrap.operations.named_checkpoint import Choice
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.state_store import StatePart

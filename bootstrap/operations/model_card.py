@@ -17,7 +17,7 @@ from holdfast.domain.urls import expanded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from holdfast.bootstrap.operations.export_order import Exported, ExportOrder
+    from holdfast.bootstrap.operations.export_files import Exported, ExportOrder
 
 CARD = "README.md"
 UNKNOWN = "unknown"

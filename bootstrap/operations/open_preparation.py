@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
 from holdfast.bootstrap.adapter_choice.data_sources import report_remarks
 from holdfast.bootstrap.adapter_choice.ports import Ports

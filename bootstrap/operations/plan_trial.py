@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
 from holdfast.application.data.cached_batches import CachedBatches
-from holdfast.application.data.shown_rows import shown_rows
+from holdfast.application.data.trace_samples import shown_rows
 from holdfast.bootstrap.adapter_choice.process_group import is_first_rank, mesh_of
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal, end_with, guarded
 from holdfast.bootstrap.process.json_log import configure_logging
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from holdfast.bootstrap.stages.attach.run_parts import RunParts
     from holdfast.configs.settings import TrainSettings
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 MODULE = "holdfast.bootstrap.operations.plan_trial"
 _MOST_STEPS = 200

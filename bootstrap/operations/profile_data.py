@@ -6,7 +6,7 @@ from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.file_operations import replace_file
 from holdfast.bootstrap.process.text_table import table
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.data.drift import FEWEST, LABELS, compare, sentence_of, worst

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import JsonLines, without_non_finite
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import parse_json
 from holdfast.application.data.rejected_records import reason_of
 from holdfast.bootstrap.operations.explain import explain
 from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults

@@ -15,7 +15,7 @@ from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_reading.formatting import number
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask_text
-from holdfast.domain.data.document_spans import NO_POSITION
+from holdfast.domain.data.batch import NO_POSITION
 from holdfast.domain.data.exclusion import shown_id
 from holdfast.domain.errors import StateError
 from holdfast.domain.sizes import counted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.bootstrap.operations.traced_run import TracedRun
-    from holdfast.domain.data.document_spans import Spans
+    from holdfast.domain.data.batch import Spans
 
 _SHORT = 200
 _AROUND = 3  # steps before and after a spike whose losses are shown

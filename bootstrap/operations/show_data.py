@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.application.data.shown_rows import shown_rows
+from holdfast.application.data.trace_samples import shown_rows
 from holdfast.bootstrap.adapter_choice.data_sources import report_remarks
 from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.open_preparation import begun_run
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.lane_reader import Wanted
-    from holdfast.application.data.shown_rows import ShownRow
     from holdfast.application.data.text_reader import TextReader
+    from holdfast.application.data.trace_samples import ShownRow
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.phase import ShowPhase
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.inbox import Inbox
-from holdfast.bootstrap.adapter_choice.access_roles import require_to_read
+from holdfast.bootstrap.adapter_choice.encryption_keys import require_to_read
 from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trained_model import as_begun

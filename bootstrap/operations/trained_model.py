@@ -15,7 +15,7 @@ from holdfast.adapters.shared.tensor_state.file_parts import AVERAGE_FILE, MODEL
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import chat_prompt, generate, stream_reply, stream_text
-from holdfast.bootstrap.adapter_choice.access_roles import own_roles
+from holdfast.bootstrap.adapter_choice.encryption_keys import own_roles
 from holdfast.bootstrap.adapter_choice.part_overrides import Around
 from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.operations.base_of_adapters import naming_base, with_base
@@ -30,10 +30,15 @@ from holdfast.bootstrap.stages.build.reference_model import known_reference
 from holdfast.bootstrap.stages.build.stage import bare_model, open_evaluation, wrap_model
 from holdfast.bootstrap.stages.choose.stage import choose, choose_sizes
 from holdfast.bootstrap.stages.identify.data_growth import leave_added_out
-from holdfast.bootstrap.stages.identify.data_identity import begun_with, changed_data, known_data
+from holdfast.bootstrap.stages.identify.data_identity import (
+    VerifiedCopy,
+    begun_with,
+    changed_data,
+    known_data,
+    scratch_of,
+)
 from holdfast.bootstrap.stages.identify.document_encoder import template_in_use
 from holdfast.bootstrap.stages.identify.stage import find_data, identify, open_tokenizer
-from holdfast.bootstrap.stages.identify.verified_copy import VerifiedCopy, scratch_of
 from holdfast.bootstrap.stages.open_run.stage import open_run
 from holdfast.bootstrap.stages.prepare.stage import open_readers
 from holdfast.bootstrap.stages.request import Request

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.application.tuning.study_runner import StudyRunner
+from holdfast.adapters.shared.device.host_memory import usable_cpus
+from holdfast.adapters.shared.files.file_operations import explain, replace_file
+from holdfast.application.study_runner import StudyRunner
 from holdfast.bootstrap.adapter_choice.process_group import is_launched
 from holdfast.bootstrap.operations.study_facts import open_study, search_rules
 from holdfast.bootstrap.operations.trial_process import TrialProcess, TrialRules
@@ -35,7 +34,7 @@ from holdfast.domain.tuning.trial import StudyPlan, best_of_trials
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.application.tuning.study_runner import StudyWatcher
+    from holdfast.application.study_runner import StudyWatcher
     from holdfast.bootstrap.run_folder.study_folder import StudyRecord
     from holdfast.configs.settings_layers import Resolved
     from holdfast.domain.tuning.search_space import SearchSpace, Value

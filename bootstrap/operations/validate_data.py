@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.rejected_records import (
     LOSES_REST,

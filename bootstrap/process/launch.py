@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.device.host_memory import usable_cpus
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.bootstrap.adapter_choice.launch_environment import refuse_strangers
 from holdfast.bootstrap.adapter_choice.process_group import is_launched
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_child, code_of_signal, ending_of

@@ -6,8 +6,8 @@ import ctypes
 import logging
 import os
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
-from holdfast.domain.resources.spin_policy import SPIN_COUNT
+from holdfast.adapters.shared.device.host_memory import usable_cpus
+from holdfast.domain.resources.balance_policy import SPIN_COUNT
 
 _DEFAULTS = {
     "TRANSFORMERS_VERBOSITY": "error",

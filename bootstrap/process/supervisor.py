@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TextIO, final
 import psutil
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout

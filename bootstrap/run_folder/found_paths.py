@@ -8,7 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.files.sealed_json import HASH, sealed
+from holdfast.adapters.shared.files.regular_file import HASH, sealed
 from holdfast.bootstrap.run_folder.record_file import UNSEALED, flatten
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import restore_settings

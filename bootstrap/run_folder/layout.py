@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.adapters.state_store.store_folder import committed_steps, folder_name
 from holdfast.version import __version__
 

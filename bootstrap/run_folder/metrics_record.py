@@ -6,11 +6,9 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, replace_file
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
 

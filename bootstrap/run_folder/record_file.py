@@ -12,10 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import FileOperations, explain
-from holdfast.adapters.shared.files.regular_file import read_alike
-from holdfast.adapters.shared.files.sealed_json import HASH, parse_json, sealed, unsealed
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain, replace_file
+from holdfast.adapters.shared.files.regular_file import HASH, parse_json, read_alike, sealed, unsealed
 from holdfast.adapters.shared.network.hub_names import nearest_name
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest
 from holdfast.adapters.state_store.hashing import CorruptCheckpoint

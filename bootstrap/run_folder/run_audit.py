@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.audit.audit_log import AuditLog, verify_chain
+from holdfast.adapters.shared.audit_log import AuditLog, verify_chain
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import refuse_study
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.adapters.shared.audit.audit_log import ChainReport
+    from holdfast.adapters.shared.audit_log import ChainReport
     from holdfast.configs.sections.state_store import StateStoreSettings
 
 _log = logging.getLogger(__name__)

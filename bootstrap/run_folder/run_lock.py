@@ -16,8 +16,7 @@ import psutil
 
 from holdfast.adapters.shared.files.file_lock import lock, open_lock
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.shared.files.regular_file import read_regular, regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular, regular
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.option_form import as_settings
 from holdfast.configs.secret_masking import MASK, is_secret, mask_text

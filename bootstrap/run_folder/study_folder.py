@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_lock import lock, locked, open_lock
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, replace_file
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular, sealed, unsealed
 from holdfast.bootstrap.run_folder.folder import is_for_all_ranks
 from holdfast.bootstrap.run_folder.found_paths import moved_elsewhere
 from holdfast.bootstrap.run_folder.layout import STUDY_RECORD, RunLayout

@@ -10,8 +10,8 @@ from holdfast.application.handlers.log_events import sentence_of
 from holdfast.domain import events
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.errors import TrainingError
-from holdfast.domain.resources.knobs import Knob
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.resources.balance_policy import Knob
+from holdfast.domain.training.step_outcome import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

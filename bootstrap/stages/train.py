@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.stages.choose.stage import Chosen
     from holdfast.bootstrap.stages.fit.stage import Fitted
     from holdfast.bootstrap.stages.identify.data import Data, Found, RunData
-    from holdfast.bootstrap.stages.open_run.opened import Opened
     from holdfast.bootstrap.stages.open_run.screen import Screen
+    from holdfast.bootstrap.stages.open_run.stage import Opened
     from holdfast.bootstrap.stages.prepare.stage import PreparedRows
     from holdfast.bootstrap.stages.request import Request
     from holdfast.domain.training.budget import Budget

@@ -14,8 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, replace_file
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.bootstrap.operations.report_facts import AT_EVALUATIONS, report_facts
 from holdfast.bootstrap.operations.report_sections import (

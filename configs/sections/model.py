@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
-from holdfast.configs.sections.decoder import DecoderModelSettings
-from holdfast.configs.sections.layers import BalancingLoss, Compile, GradientCheckpointing, Lora  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.decoder import BalancingLoss, Compile, DecoderModelSettings, GradientCheckpointing, Lora
 
 SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
     {

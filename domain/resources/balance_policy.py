@@ -4,15 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, final
 
 from holdfast.domain.checkpoints.tiers import Hysteresis
-from holdfast.domain.resources.knobs import Knob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.domain.resources.knobs import KnobSetting
+
+class Knob(StrEnum):
+    """A quantity that can change during a run without changing the result, except for rounding by ``MICRO_BATCH``."""
+
+    PREFETCH = "prefetch"
+    THREADS = "threads"
+    MICRO_BATCH = "micro_batch"
+    SAVE_EVERY = "save_every"
+
+
+@dataclass(frozen=True, slots=True)
+class KnobSetting:
+    """The value of a knob, its value at the start of the run, and the range in which it may be turned."""
+
+    value: int
+    usual: int
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """The fraction of the last ten seconds in which tasks stalled for lack of each resource; None if not reported."""
+
+    memory: float | None = None
+    disk: float | None = None
+    processors: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSample:
+    """The use of the machine at one moment, as fractions from 0 to 1; None is a figure that is not available.
+
+    ``memory`` is that of the machine or the control group, whichever is fuller. ``processors`` is the fraction that was
+    busy, and ``disk_bytes`` and ``network_bytes`` are bytes per second, since the sample before. ``pressure`` is
+    Linux's own figure.
+    """
+
+    memory: float
+    processors: float
+    disk: float
+    disk_bytes: float
+    network_bytes: float
+    pressure: Pressure = Pressure()
+    gpu_memory: float | None = None
+    gpu: float | None = None
+
 
 _WAITING = Hysteresis(0.10, 0.03)  # shares of the time that training waits for data, or for saves
 _NOTICED_SECONDS = 0.2  # shorter waits among the remembered readings are noise
@@ -270,3 +316,54 @@ class BalancePolicy(Protocol):
     def after_save(self, state: BalanceState, saved: SaveTiming) -> tuple[BalanceState, KnobChange | None]:
         """Return the next state and the due change once a checkpoint is durable."""
         ...
+
+
+SPIN_COUNT = "10000000"
+
+_MUCH, _LITTLE = 0.2, 0.1
+_LEAST_CALM, _MOST_CALM, _SOON = 6, 120, 4
+_LEAST_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Seconds for which threads ``ran``, and for which they ``waited`` for a processor, all since their beginning."""
+
+    ran: float
+    waited: float
+
+
+@final
+class Spinning:
+    """Decides at each check: a thread that spins uses up the time slice that it needs once the other threads arrive.
+
+    Spins are brief from the check on at which threads have waited for a fifth as long as they ran, until they have
+    waited for less than a tenth in ``_LEAST_CALM`` checks in a row. Each time that soon proves too early, twice as many
+    are needed, up to ``_MOST_CALM``. A check counts only if threads ran and waited for at least ``_LEAST_SECONDS``
+    since the last one that counted: while a run loads its parts, a wait of milliseconds is a large share of nothing.
+    """
+
+    def __init__(self) -> None:
+        self._last = ThreadTimes(0.0, 0.0)
+        self._is_brief = False
+        self._calm = _MOST_CALM  # checks in a row without contention
+        self._needed = _LEAST_CALM
+
+    def is_brief(self, now: ThreadTimes) -> bool:
+        """Return whether spins are brief until the next check; ``now`` are the totals at this check."""
+        ran, waited = now.ran - self._last.ran, now.waited - self._last.waited
+        if ran + waited < _LEAST_SECONDS:
+            return self._is_brief
+        self._last = now
+        share = waited / ran if ran > 0.0 else 0.0
+        if not self._is_brief:
+            self._calm += 1
+            if share >= _MUCH:
+                was_early = self._calm <= _SOON * self._needed
+                self._needed = min(_MOST_CALM, 2 * self._needed) if was_early else _LEAST_CALM
+                self._is_brief, self._calm = True, 0
+        else:
+            self._calm = self._calm + 1 if share < _LITTLE else 0
+            if self._calm >= self._needed:
+                self._is_brief, self._calm = False, 0
+        return self._is_brief

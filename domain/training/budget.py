@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 
 @dataclass(frozen=True, slots=True)

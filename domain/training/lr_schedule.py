@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.domain.training.budget import Budget
-    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Progress
 
 WSD_DECAY = 0.1
 """Default share of the budget in which ``WarmupStableDecay`` decays (MiniCPM, arXiv 2404.06395)."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.data.document_spans import Spans, UnitName
+from holdfast.domain.data.batch import Spans, UnitName
 from holdfast.domain.errors import StateError
 from holdfast.ports.ledger import CheckpointRecord, Rejects, SourceCount, StepRecords, StepTaken
 

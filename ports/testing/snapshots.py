@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from holdfast.domain.data.cursor import Cursor, LanePosition
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Snapshot, StatePart
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from holdfast.adapters.optimizer.pipeline_engine import Parallelism
 from holdfast.domain.training.parallel_mesh import ParallelMesh
 from holdfast.ports.optimizer import Optimizer
 from holdfast.ports.state_store import JoinedPart, StatePart
-from holdfast.ports.testing.optimizer import OptimizerContract
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, OptimizerContract, files_of
 from holdfast.ports.testing.snapshots import BytesPart
 from tests.contracts.test_optimizer import TINY
 from tests.contracts.test_optimizer import TestAccelerateOptimizer as OnOneDevice

@@ -9,8 +9,7 @@ from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec
-from holdfast.ports.testing.optimizer import OptimizerContract
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, OptimizerContract
 
 TINY = {
     "model_type": "llama",

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.adapters.resource_probe.host import Gpu, HostResourceProbe
 from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
-from holdfast.domain.resources.knobs import Pressure
+from holdfast.domain.resources.balance_policy import Pressure
 from holdfast.ports.testing.resource_probe import ResourceProbeContract
 
 

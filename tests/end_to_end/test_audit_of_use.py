@@ -7,7 +7,7 @@ import os
 import platform
 import pwd
 
-from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit_log import AuditLog
 from tests.support.command_line import corpus, run_here, tiny
 
 

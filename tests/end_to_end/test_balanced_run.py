@@ -17,9 +17,8 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.events import ResourcesAdjusted, RunStarted, StepCompleted
-from holdfast.domain.resources.balance_policy import Balance
-from holdfast.domain.resources.knobs import Knob, KnobSetting
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.resources.balance_policy import Balance, Knob, KnobSetting
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.resource_probe import ResourceProbe
 from tests.support.command_line import corpus, tiny
 

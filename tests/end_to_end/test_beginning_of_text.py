@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from holdfast.adapters.shared.files.sealed_json import sealed
+from holdfast.adapters.shared.files.regular_file import sealed
 from holdfast.bootstrap import build
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.operations.trained_model import open_trained

@@ -39,7 +39,7 @@ from holdfast.domain.events import (
     StepCompleted,
     StopRequested,
 )
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.forwarding.state_store import ForwardingStateStore
 from holdfast.ports.monitor import Monitor

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from holdfast.adapters.shared.files.sealed_json import sealed
+from holdfast.adapters.shared.files.regular_file import sealed
 from tests.support.command_line import corpus, run_here, tiny
 
 LORA = ["model.lora.rank=4"]

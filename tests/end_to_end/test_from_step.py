@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from holdfast.adapters.shared.files.sealed_json import sealed
+from holdfast.adapters.shared.files.regular_file import sealed
 from holdfast.bootstrap.operations.named_checkpoint import return_to
 from holdfast.configs.settings import TrainSettings
 from tests.support.command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny

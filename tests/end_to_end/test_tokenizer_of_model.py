@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from holdfast.adapters.shared.files.sealed_json import sealed
+from holdfast.adapters.shared.files.regular_file import sealed
 from tests.support.command_line import corpus, run_here, tiny
 
 END = "<|endoftext|>"

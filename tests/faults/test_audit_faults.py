@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from holdfast.adapters.shared.audit.audit_log import TORN_END, AuditLog, ChainFlaw, verify_chain
+from holdfast.adapters.shared.audit_log import TORN_END, AuditLog, ChainFlaw, verify_chain
 from holdfast.bootstrap.run_folder.run_audit import Audit
 from holdfast.domain.errors import StateError
 from tests.support.file_faults import MEMORY
@@ -24,7 +24,7 @@ KEY = bytes(range(32))
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit_log import AuditLog
 log = AuditLog(Path(sys.argv[1]))
 for number in itertools.count():
     log.append("CheckpointSaved", {"step": number, "location": "x" * (number % 7000)})

@@ -168,8 +168,8 @@ def test_no_wrong_reading_of_tokens_is_used(shim, tmp_path, way):
 AUDITED = """
 import ctypes, json, os, shutil, sys
 from pathlib import Path
-from holdfast.adapters.shared.audit.audit_log import AuditLog
-from holdfast.adapters.shared.audit.audit_log import verify_chain
+from holdfast.adapters.shared.audit_log import AuditLog
+from holdfast.adapters.shared.audit_log import verify_chain
 
 shim, root = ctypes.CDLL(None), Path(sys.argv[1])
 log = AuditLog(root / "sound/audit.jsonl")

@@ -15,7 +15,7 @@ from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.state_store import JoinedPart
 from holdfast.ports.testing.snapshots import snapshot_of
-from holdfast.ports.testing.state_store_shares import FILES, shares_of
+from holdfast.ports.testing.state_store import FILES, shares_of
 from tests.support.command_line import corpus, environment, losses, run, tiny
 from tests.support.file_faults import MEMORY, FailAt, Recorder, WatchedFiles, files_under, litter
 

@@ -22,7 +22,7 @@ from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import WaitingPart, snapshot_of
-from holdfast.ports.testing.state_store_shares import FILES, shares_of
+from holdfast.ports.testing.state_store import FILES, shares_of
 from tests.support.file_faults import MEMORY, FailAt, Recorder, WatchedFiles, files_under, litter
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit_log import AuditLog
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.study.optuna import OptunaStudy, SearchRules
 from holdfast.domain.errors import StateError

@@ -20,7 +20,7 @@ from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.errors import ConfigurationError, OutOfMemory, StateError, StepTorn
 from holdfast.domain.training.text_generation import Sampling
-from holdfast.ports.testing.optimizer_cases import (
+from holdfast.ports.testing.optimizer import (
     END_OF_TEXT,
     VOCABULARY_SIZE,
     files_of,

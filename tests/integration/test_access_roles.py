@@ -14,7 +14,7 @@ from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryp
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import AccessGuard
 from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.bootstrap.adapter_choice.access_roles import own_roles
+from holdfast.bootstrap.adapter_choice.encryption_keys import own_roles
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.run_folder.run_audit import Audit
 from holdfast.configs.settings_layers import load_settings

@@ -10,7 +10,7 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.optimizer_factory import allocate_state, build_optimizer
 from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, restore_optimizer
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
 
 TINY = {
     "model_type": "llama",

@@ -10,7 +10,7 @@ from holdfast.bootstrap.async_run import EventStream, build_async
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.events import CheckpointSaved, DataEnded, Event, RunFailed, RunFinished, RunStarted, StepCompleted
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from tests.support.command_line import corpus, tiny
 
 

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit_log import AuditLog
 from holdfast.application.handlers.record_events import RecordAudit
 from holdfast.bootstrap.run_folder.run_audit import Audit, audit_run
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import DataError, StateError
 from holdfast.domain.events import RunFailed, RunFinished, RunStarted
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 KEY = bytes(range(32))
 PROGRESS = Progress(7, 700, Cursor(28))

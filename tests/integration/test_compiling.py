@@ -11,7 +11,7 @@ from holdfast.adapters.shared.device.openmp import torch_state_preserved
 from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
 from tests.support.decoder_shapes import LLAMA
 
 # torch's own, when its compiler is imported and when it asks tensors for their gradients

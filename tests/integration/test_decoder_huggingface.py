@@ -5,8 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Starcoder2Config
 
-from holdfast.adapters.shared.decoder.config_fields import shape_of
-from holdfast.adapters.shared.decoder.huggingface_config import check_exportable
+from holdfast.adapters.shared.decoder.huggingface_config import check_exportable, shape_of
 from holdfast.domain.errors import ConfigurationError
 from tests.support.decoder_shapes import (
     END_OF_TEXT,

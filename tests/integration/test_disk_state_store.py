@@ -18,7 +18,7 @@ from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import ConfigurationError, StateError
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Snapshot, StatePart
 from holdfast.ports.testing.snapshots import BytesPart, snapshot_of
 

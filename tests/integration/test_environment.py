@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAPS = usable_cpus() + 8

@@ -19,7 +19,7 @@ from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
 from holdfast.domain.data.batch import Batch
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.testing.optimizer_cases import packed_batch, take_step
+from holdfast.ports.testing.optimizer import packed_batch, take_step
 from tests.support.mixtures import (
     MIXTRAL,
     MIXTURES,

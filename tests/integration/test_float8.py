@@ -10,7 +10,7 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer, use_float8
 from holdfast.adapters.shared.device.device_selection import choose_precision
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.testing.optimizer_cases import (
+from holdfast.ports.testing.optimizer import (
     END_OF_TEXT,
     VOCABULARY_SIZE,
     files_of,

@@ -10,7 +10,7 @@ from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoin
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.memory_estimate import Training
 from holdfast.domain.training.memory_fit import CheckpointBudget
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 CONFIGS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, write
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, write
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {

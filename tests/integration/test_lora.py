@@ -18,7 +18,7 @@ from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora, merge_lor
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.training.text_generation import Sampling
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step, write
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step, write
 from tests.support.decoder_shapes import LLAMA, logits_of, shaken
 
 FACTORIES = {

@@ -4,7 +4,7 @@ import torch
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss, why_not_chunked
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
 
 SIZES = {
     "hidden_size": 32,

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, linear
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.shared.modeling.loss_probe import LossDifference, LossProbe, LossTolerance
-from holdfast.ports.testing.optimizer_cases import (
+from holdfast.ports.testing.optimizer import (
     END_OF_TEXT,
     VOCABULARY_SIZE,
     files_of,

@@ -10,7 +10,7 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.optimizer.engine import LOSS_SCALE_FILE, LossScale
 from holdfast.domain.errors import NonFiniteGradients, StateError
-from holdfast.ports.testing.optimizer_cases import (
+from holdfast.ports.testing.optimizer import (
     END_OF_TEXT,
     VOCABULARY_SIZE,
     files_of,

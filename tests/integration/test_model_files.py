@@ -11,7 +11,7 @@ from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.shared.tensor_state.sharded_tensors import tensors_in
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, write
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, write
 
 SIZES = {"vocab_size": VOCABULARY_SIZE, "bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT}
 CONFIGS = {

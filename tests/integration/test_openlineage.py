@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from holdfast.adapters.shared.lineage import openlineage
-from holdfast.adapters.shared.lineage.openlineage import OpenLineageSink
+from holdfast.adapters.shared import openlineage
+from holdfast.adapters.shared.openlineage import OpenLineageSink
 from holdfast.domain.data.dataset_version import JobExecution, JobState, LineageDataset
 from holdfast.domain.errors import ConfigurationError
 

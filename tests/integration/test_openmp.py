@@ -13,7 +13,7 @@ import torch
 
 from holdfast.adapters.shared.device import openmp
 from holdfast.adapters.shared.device.openmp import BriefWaits, spinning_by_load, thread_times, threads_of_run
-from holdfast.domain.resources.spin_policy import Spinning
+from holdfast.domain.resources.balance_policy import Spinning
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_LIBGOMP = pytest.mark.skipif(not openmp._loaded(openmp._MAPS), reason="this torch has no libgomp")

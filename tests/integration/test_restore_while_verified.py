@@ -16,9 +16,9 @@ from holdfast.adapters.state_store import verified_read as hashed_file
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Snapshot
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step
 from tests.support.decoder_shapes import LLAMA
 
 FACTORIES = {

@@ -8,8 +8,8 @@ from benchmarks.survival import __main__ as survival
 from benchmarks.survival.machine import Hog, SlowDisk, SmallMachine
 from benchmarks.survival.runs import Plan, Record
 from holdfast.domain.events import ResourcesAdjusted
-from holdfast.domain.resources.knobs import Knob
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.resources.balance_policy import Knob
+from holdfast.domain.training.step_outcome import Progress
 
 PLAN = Plan(4, 4, 4, Path())
 

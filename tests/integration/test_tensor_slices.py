@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.shared.decoder.network import to_huggingface
 from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, ShardLayoutPart
-from holdfast.adapters.shared.tensor_state.local_shards import Slice
+from holdfast.adapters.shared.tensor_state.local_shards import Slice, TensorBlock
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.adapters.shared.tensor_state.sharded_tensors import ShardLayout, SlicedTensors, TensorFile, slices_part
-from holdfast.adapters.shared.tensor_state.tensor_block import TensorBlock
 from holdfast.domain.errors import StateError
 
 GENERATOR = torch.Generator().manual_seed(3)

@@ -28,7 +28,7 @@ from holdfast.configs.trainer_arguments import (
 )
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from tests.support.command_line import ROOT, corpus, tiny
 
 

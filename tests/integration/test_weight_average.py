@@ -15,7 +15,7 @@ from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.domain.errors import OutOfMemory, StateError
 from holdfast.domain.training.text_generation import Sampling
-from holdfast.ports.testing.optimizer_cases import (
+from holdfast.ports.testing.optimizer import (
     END_OF_TEXT,
     VOCABULARY_SIZE,
     files_of,

@@ -40,9 +40,8 @@ from holdfast.domain.events import (
     UpdateDropped,
 )
 from holdfast.domain.phase import PreparationPhase
-from holdfast.domain.resources.knobs import Knob
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
+from holdfast.domain.resources.balance_policy import Knob
+from holdfast.domain.training.step_outcome import DataSupply, Evaluation, Progress, StepOutcome
 from holdfast.domain.training.text_generation import GeneratedText
 
 PROGRESS = Progress(7, 700, Cursor(28))

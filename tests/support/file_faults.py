@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.domain.data.cursor import Cursor
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Snapshot, StatePart
 
 if TYPE_CHECKING:

@@ -35,16 +35,15 @@ from holdfast.adapters.state_store.archive.local_object_store import LocalObject
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpointer, Restorer
-from holdfast.application.checkpointing.memory_tier import MemoryTier
+from holdfast.application.checkpointer import Checkpointer, MemoryTier, Restorer
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.cli.main import main as command_line
 from holdfast.bootstrap.process.exit_codes import end_with
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.errors import StateError
-from holdfast.domain.training.progress import Progress
-from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step
+from holdfast.domain.training.step_outcome import Progress
+from holdfast.ports.testing.optimizer import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,7 @@ from holdfast.application.handlers.record_ledger import RecordLedger
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import CheckpointStarted, RunFinished, RunStarted, StepCompleted
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import StepOutcome
+from holdfast.domain.training.step_outcome import Progress, StepOutcome
 from holdfast.ports.testing.ledger import ROWS, spans_of
 
 EVERY = 10

@@ -14,8 +14,7 @@ from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.tensor_state.file_parts import captured, unpacked
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.checkpointing.checkpointer import Checkpointer
-from holdfast.application.checkpointing.memory_tier import MemoryTier
+from holdfast.application.checkpointer import Checkpointer, MemoryTier
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence, StopWithoutImprovement
@@ -23,11 +22,10 @@ from holdfast.application.handlers.roll_back import ProtectRollBackTarget
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop, SaveTimer
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
-from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.generate import PromptSampler
 from holdfast.application.training.loop import TrainRun
-from holdfast.application.training.step_engine import StepEngine
+from holdfast.application.training.step_engine import DataRanks, StepEngine
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.events import (
@@ -52,7 +50,7 @@ from holdfast.domain.training.train_plan import TrainPlan
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
 from holdfast.ports.optimizer import Trainable
 from holdfast.ports.process_group import ProcessGroup
-from holdfast.ports.testing.optimizer_cases import files_of
+from holdfast.ports.testing.optimizer import files_of
 from tests.support.streams import Plan, feed_of, held_out_of
 
 TOKENIZER = MemoryTokenizer()

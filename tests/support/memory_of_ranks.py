@@ -23,12 +23,12 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer import accelerate
 from holdfast.adapters.process_group.torch import TorchProcessGroup
 from holdfast.adapters.state_store.disk import DiskStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpointer
+from holdfast.application.checkpointer import Checkpointer
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.process.exit_codes import end_with
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from tests.support.engine_ranks import RANK, SIZE, optimizer_of
 
 SHAPE = {

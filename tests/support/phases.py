@@ -55,7 +55,7 @@ def interrupt_at(
     from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
     from holdfast.adapters.state_store.archive.remote_object_store import RemoteObjectStore
     from holdfast.adapters.tokenizer import train
-    from holdfast.application.checkpointing.checkpointer import Checkpointer
+    from holdfast.application.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.application.data.pretokenize import PrepareTokens
     from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence

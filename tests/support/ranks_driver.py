@@ -20,7 +20,7 @@ from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import snapshot_of
-from holdfast.ports.testing.state_store_shares import FILES, shares_of
+from holdfast.ports.testing.state_store import FILES, shares_of
 from tests.support.crash_driver import in_child
 from tests.support.file_faults import KillAt, WatchedFiles, files_under, litter, run_through
 

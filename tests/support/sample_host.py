@@ -15,7 +15,7 @@ from holdfast import AsyncRun, Overrides, Run, TrainSettings, build, build_async
 from holdfast.domain.commands import Evaluate, SaveCheckpoint
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import CheckpointSaved, Event, PreparationProgressed, RunFailed, StepCompleted
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 from holdfast.ports.forwarding.state_store import ForwardingStateStore
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.decoder.config_fields import fields_of
-from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE, family_of
+from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE, family_of, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch.utils import deterministic as _deterministic
 
-from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
-from holdfast.domain.resources.spin_policy import ThreadTimes
+from holdfast.adapters.shared.device.host_memory import allowed_cpus, usable_cpus
+from holdfast.domain.resources.balance_policy import ThreadTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.domain.resources.spin_policy import Spinning
+    from holdfast.domain.resources.balance_policy import Spinning
 
 _ROOT = Path("/")
 _MOST = 0.5  # fraction of a limit: other programs start threads too

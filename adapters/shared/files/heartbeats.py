@@ -6,9 +6,8 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.file_operations import replace_file
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.domain.fault_tolerance.liveness import Heartbeat
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import shutil
 from collections import deque
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.atomic_replace import move_into_place
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, move_into_place
 from holdfast.adapters.shared.files.regular_file import end_of_lines, open_regular, read_at, read_at_alike, regular
 from holdfast.domain.errors import StateError
 

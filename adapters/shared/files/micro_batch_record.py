@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
+from holdfast.adapters.shared.files.file_operations import replace_file
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular, sealed, unsealed
 from holdfast.domain.training.micro_batch import MicroBatchState
 
 if TYPE_CHECKING:

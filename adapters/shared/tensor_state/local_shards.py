@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from holdfast.adapters.shared.network.ranks import is_first_rank
-from holdfast.adapters.shared.tensor_state.tensor_block import TensorBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from numpy.typing import NDArray
     from torch import Tensor
-
 
 _ELEMENTS_AT_ONCE = 4 << 20  # of whole rows in host memory, while a block of columns is restored
 
@@ -161,3 +161,39 @@ def _set_fragment(parameter: Any, read: ReadRange, key: str | None) -> None:
     if part.numel():
         padded[: part.numel()] = read(start, part.numel())
     parameter._z3_optimizer.set_local_hp_param(padded, parameter, key)  # noqa: SLF001
+
+
+_MOST_RUNS = 1 << 26  # a damaged file may claim any number
+
+
+class TensorBlock(NamedTuple):
+    """``repeats`` runs of ``length`` elements, the first at ``start``, each ``stride`` elements after the one before.
+
+    A block of rows is one run; a block of columns of a matrix is a run in each of its rows.
+    """
+
+    start: int
+    length: int
+    stride: int = 0
+    repeats: int = 1
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return self.length * self.repeats
+
+    def runs(self) -> NDArray[np.int64]:
+        """Return the start and the count of each run, int64 (repeats, 2)."""
+        starts = self.start + np.arange(self.repeats, dtype=np.int64) * self.stride
+        return np.stack([starts, np.full_like(starts, self.length)], axis=1)
+
+
+def cover(places: Iterable[TensorBlock], size: int) -> bool:
+    """Return whether ``places`` together have each of ``size`` elements exactly once."""
+    places = list(places)
+    if sum(place.size for place in places) != size or sum(place.repeats for place in places) > _MOST_RUNS:
+        return False
+    runs = np.concatenate([np.zeros((1, 2), np.int64), *(place.runs() for place in places if place.size)])
+    runs = runs[np.argsort(runs[:, 0], kind="stable")]
+    ends = runs.sum(axis=1)
+    return bool(ends[-1] == size and (runs[1:, 0] == ends[:-1]).all())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import torch
 
+from holdfast.adapters.shared.tensor_state.local_shards import TensorBlock, cover
 from holdfast.adapters.shared.tensor_state.safetensors_file import DTYPES, TensorsPart, dtype_name
-from holdfast.adapters.shared.tensor_state.tensor_block import TensorBlock, cover
 from holdfast.domain.errors import StateError
 from holdfast.ports.state_store import open_plainly
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.file_operations import replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.token_store.derived_arrays import load_arrays, store_arrays
 from holdfast.adapters.shared.token_store.folder_operations import (

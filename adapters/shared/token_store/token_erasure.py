@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import destroy_file
-from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import IrregularFileError, parse_json, read_regular
 from holdfast.adapters.shared.token_store.duplicate_files import DUPLICATES, DUPLICATES_KEY
 from holdfast.adapters.shared.token_store.token_folder import VERSIONS, TokenFolder, lock_of_folder
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, TOKENS

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_lock import lock, locked, open_folder
-from holdfast.adapters.shared.files.regular_file import read_alike, read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
+from holdfast.adapters.shared.files.regular_file import parse_json, read_alike, read_regular, sealed, unsealed
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, storing
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, is_encrypted_in
 from holdfast.domain.errors import ConfigurationError, DataError

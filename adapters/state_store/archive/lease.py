@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import psutil
 
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.regular_file import parse_json
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:

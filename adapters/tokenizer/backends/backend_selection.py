@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from tokenizers import Regex, pre_tokenizers
 
-from holdfast.adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError, check_surrogates, join, join_ids
 from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from holdfast.adapters.tokenizer.backends.text_pieces import TextPieces
-from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from holdfast.domain.errors import DataError
 from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
@@ -40,3 +42,17 @@ def join(parts: Sequence[Encoded]) -> Encoded:
     return Encoded(
         np.concatenate([part.ids for part in parts]), offsets=np.concatenate([np.zeros(1, np.int64), *offsets])
     )
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def check_surrogates(documents: Sequence[str]) -> None:
+    """Raise ``DataError`` for the first document with half of a surrogate pair, which UTF-8 cannot encode."""
+    for index, document in enumerate(documents):
+        if found := _SURROGATE.search(document):
+            msg = (
+                f"document {index} of those to encode holds half of a surrogate pair (\\u{ord(found[0]):04x}) at "
+                f"character {found.start()}, which is not valid Unicode: repair the document"
+            )
+            raise DataError(msg)

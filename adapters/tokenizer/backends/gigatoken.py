@@ -10,8 +10,7 @@ import gigatoken
 import numpy as np
 import psutil
 
-from holdfast.adapters.tokenizer.backends.encoder import UnfitError
-from holdfast.adapters.tokenizer.surrogates import check_surrogates
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError, check_surrogates
 from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:

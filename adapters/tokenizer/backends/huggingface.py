@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from holdfast.adapters.tokenizer.backends.encoder import join_ids
-from holdfast.adapters.tokenizer.surrogates import check_surrogates
+from holdfast.adapters.tokenizer.backends.encoder import check_surrogates, join_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,10 +10,9 @@ import numpy as np
 import tiktoken
 from tokenizers import Tokenizer
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.adapters.tokenizer.backends.byte_level import check_options, group_plain, rank_tokens, split_pattern
-from holdfast.adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
-from holdfast.adapters.tokenizer.surrogates import check_surrogates
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError, check_surrogates, join, join_ids
 from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from holdfast.bootstrap.stages.attach.monitors import connection_string
 from holdfast.bootstrap.stages.identify.data_form import parts_of
 from holdfast.bootstrap.stages.prepare.data_tracing import trained_spans
 from holdfast.configs.rendering import dump_settings
-from holdfast.domain.data.document_spans import UnitName
+from holdfast.domain.data.batch import UnitName
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.events import (
     CheckpointSaved,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.device.host_memory import give_back_freed
 from holdfast.adapters.shared.tensor_state.file_parts import unpacked
-from holdfast.application.checkpointing.memory_tier import MemoryTier
+from holdfast.application.checkpointer import MemoryTier
 from holdfast.application.handlers.balance_resources import BalanceResources, ResourceSampler
 from holdfast.bootstrap.adapter_choice.plugins import has_methods, load_plugin, make_plugin
 from holdfast.bootstrap.adapter_choice.process_group import mesh_of
@@ -18,8 +18,7 @@ from holdfast.bootstrap.stages.fit.micro_batch import has_room_beside
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
 from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.resources.balance_policy import Balance, BalanceState
-from holdfast.domain.resources.knobs import Knob, KnobSetting
+from holdfast.domain.resources.balance_policy import Balance, BalanceState, Knob, KnobSetting
 from holdfast.ports.state_store import StatePart
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.application.checkpointing.checkpointer import Checkpointer
+    from holdfast.application.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.bootstrap.stages.build.built import Built
     from holdfast.bootstrap.stages.fit.micro_batch import MemoryPressure
     from holdfast.bootstrap.stages.fit.stage import Fitted
-    from holdfast.bootstrap.stages.open_run.opened import Opened
+    from holdfast.bootstrap.stages.open_run.stage import Opened
     from holdfast.bootstrap.stages.prepare.lineage import Lineage
     from holdfast.bootstrap.stages.prepare.stage import PreparedRows
     from holdfast.configs.settings import TrainSettings

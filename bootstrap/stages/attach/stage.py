@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.tensor_state.file_parts import captured
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpointer
+from holdfast.application.checkpointer import Checkpointer
 from holdfast.application.data.feed import Feed
 from holdfast.application.training.command_executor import LoopParts
 from holdfast.application.training.generate import PromptSampler
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.stages.build.built import Built, EvaluationParts
     from holdfast.bootstrap.stages.choose.stage import Chosen
     from holdfast.bootstrap.stages.fit.stage import Fitted
-    from holdfast.bootstrap.stages.open_run.opened import Opened
+    from holdfast.bootstrap.stages.open_run.stage import Opened
     from holdfast.bootstrap.stages.prepare.stage import PreparedRows
     from holdfast.ports.event_bus import EventBus, Subscription
     from holdfast.ports.ledger import Ledger

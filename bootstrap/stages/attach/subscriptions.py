@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.control_files import ControlFiles
-from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.handlers.evaluate_on_cadence import AwaitVerdicts, EvaluateOnCadence, StopWithoutImprovement
 from holdfast.application.handlers.log_events import LogEvents
 from holdfast.application.handlers.profile_steps import ProfileSteps, WatchCompilation
@@ -24,6 +23,7 @@ from holdfast.application.handlers.roll_back import (
 )
 from holdfast.application.handlers.run_suites import wait_for_suites
 from holdfast.application.handlers.save_checkpoints import (
+    DropMemoryCopy,
     LeaveShareOnFailure,
     SaveOnCadence,
     SaveOnFailure,

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, final
 
 import psutil
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain, replace_file
 from holdfast.adapters.shared.files.json_lines import limit_log
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.application.handlers.run_suites import SuiteOutcome
 from holdfast.bootstrap.adapter_choice.encryption_keys import KEY_KINDS
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.stages.identify.data_identity import scratch_of
 from holdfast.bootstrap.stages.identify.record_pipeline import TRANSFORMS
-from holdfast.bootstrap.stages.identify.verified_copy import scratch_of
 from holdfast.bootstrap.stages.prepare.data_streams import EVICTIONS
 from holdfast.configs.sections.schedule import SCHEDULES
 from holdfast.domain.built_in import ATTENTION, LOSSES

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _DOING = {
     "holdfast.application.data.feed": Activity.DATA,
     "holdfast.application.training.evaluator": Activity.EVALUATION,
-    "holdfast.application.checkpointing.checkpointer": Activity.CHECKPOINT,
+    "holdfast.application.checkpointer": Activity.CHECKPOINT,
     "torch._dynamo": Activity.COMPILATION,
     "torch._inductor": Activity.COMPILATION,
 }

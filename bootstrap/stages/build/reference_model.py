@@ -8,8 +8,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.reference_column import ReferenceColumn
-from holdfast.application.training.data_ranks import DataRanks
 from holdfast.application.training.reference_pass import ReferencePass
+from holdfast.application.training.step_engine import DataRanks
 from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.adapter_choice.process_group import mesh_of
 from holdfast.bootstrap.run_folder.shared import in_turns

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
+from holdfast.adapters.shared.device.host_memory import allowed_cpus, usable_cpus
 from holdfast.bootstrap.adapter_choice.lazy import lazy, telling_broken_library
 from holdfast.bootstrap.adapter_choice.plugins import load_plugin
 from holdfast.configs.ready_configurations import find_file
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.domain.built_in import ATTENTION
-from holdfast.domain.resources.spin_policy import SPIN_COUNT, Spinning
+from holdfast.domain.resources.balance_policy import SPIN_COUNT, Spinning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.training.data_ranks import DataRanks
+from holdfast.application.training.step_engine import DataRanks
 from holdfast.bootstrap.adapter_choice.process_group import mesh_of
 from holdfast.bootstrap.adapter_choice.torch_adapters import TorchRequest
 from holdfast.bootstrap.stages.choose.hardware import choose_hardware

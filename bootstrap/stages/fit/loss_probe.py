@@ -9,9 +9,8 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.file_operations import replace_file
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.stages.build.model import network_of
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings

@@ -18,8 +18,8 @@ from holdfast.bootstrap.run_folder.record_file import name_of_epochs, name_of_mi
 from holdfast.domain.errors import ConfigurationError, OutOfMemory, RestartNeeded, StateError
 from holdfast.domain.events import RolledBack, RunStarted
 from holdfast.domain.sizes import counted
-from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.run_forecast import TrialTimes, steps_within
+from holdfast.domain.training.step_outcome import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.application.preparation import Preparation
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
     from holdfast.bootstrap.stages.build.built import Built
-    from holdfast.bootstrap.stages.open_run.opened import Opened
+    from holdfast.bootstrap.stages.open_run.stage import Opened
     from holdfast.bootstrap.stages.prepare.stage import PreparedRows
     from holdfast.configs.settings import TrainSettings
 

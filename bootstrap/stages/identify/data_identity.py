@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.tensor_state.file_parts import read_whole
 from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.run_folder.record_file import Begun
 from holdfast.bootstrap.stages.choose.former_settings import check_tokenizer
@@ -12,7 +18,6 @@ from holdfast.bootstrap.stages.identify.data_form import hashing_phase
 from holdfast.bootstrap.stages.identify.data_growth import changed_growth, divide_data, keep_growth, may_grow
 from holdfast.bootstrap.stages.identify.document_encoder import is_masked
 from holdfast.bootstrap.stages.identify.hold_out import HOLDOUT, record_holdout, told_holdout
-from holdfast.bootstrap.stages.identify.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.sections.data import FilesDataSettings
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.domain.data.data_files import DataFiles, difference, only_new
@@ -21,7 +26,6 @@ from holdfast.domain.fault_tolerance.remedies import ACCEPT_CHANGED_DATA, FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from holdfast.application.data.feed import BatchStream
     from holdfast.application.data.record_pipeline import RecordPipeline
@@ -213,3 +217,35 @@ def record_data(folder: SharedRunFolder, identified: Data, stream: BatchStream) 
                 record[_FACT] = read.to_json()
 
         folder.refresh_at_saves(refresh)
+
+
+_TENSORS = ".safetensors"
+
+
+@final
+class VerifiedCopy:
+    """A temporary copy of a checkpoint's files except the tensors, such as descriptions and tokenizer.
+
+    A library that opens a file by its name does not hash the bytes that it reads. The bytes in this copy were verified
+    when they were read from the checkpoint. ``scratch``, if given, is a file system in memory. The copy is deleted with
+    this object. Raises ``StateError`` if it cannot be written.
+    """
+
+    def __init__(self, checkpoint: Path, open_file: OpenFile, scratch: Path | None) -> None:
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=scratch))
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+            for path in checkpoint.rglob("*"):
+                if path.suffix != _TENSORS and path.is_file():
+                    target = self.folder / path.relative_to(checkpoint)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(read_whole(path, open_file))
+        except OSError as error:
+            msg = f"the description of the model in {checkpoint} cannot be copied to {scratch}, {explain(error)}"
+            raise StateError(msg) from error
+
+
+def scratch_of(settings: TrainSettings) -> Path | None:
+    """Return the folder that may hold decrypted files for a short time, None for any folder."""
+    encryption = settings.state_store.encryption
+    return None if encryption is None else encryption.scratch

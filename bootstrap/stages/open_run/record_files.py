@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from holdfast.bootstrap.stages.open_run.opened import Opened
+    from holdfast.bootstrap.stages.open_run.stage import Opened
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.settings import TrainSettings
 

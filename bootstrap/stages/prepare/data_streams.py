@@ -6,7 +6,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.device.host_memory import usable_cpus
 from holdfast.adapters.shared.token_store.duplicate_files import DuplicateFiles
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.application.data.deduplicate import Duplicates

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from holdfast.application.data.feed import BatchStream
     from holdfast.application.data.trace_samples import Tracer
     from holdfast.configs.sections.data import FeedSettings
+    from holdfast.domain.data.batch import Spans
     from holdfast.domain.data.cursor import Cursor
-    from holdfast.domain.data.document_spans import Spans
     from holdfast.domain.data.exclusion import Exclusion
     from holdfast.domain.data.mixture import Mixture
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json, sealed, unsealed
+from holdfast.adapters.shared.files.file_operations import replace_file
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular, sealed, unsealed
 from holdfast.bootstrap.stages.identify.data_form import hashing_phase
 from holdfast.domain.phase import show_nothing
 

@@ -10,9 +10,8 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.adapters.shared.files.sealed_json import parse_json
+from holdfast.adapters.shared.files.file_operations import replace_file
+from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.adapters.shared.token_store.token_folder import VERSIONS
 from holdfast.application.data.shard_meta import SupervisedTokens, total_drops, total_supervised
 from holdfast.bootstrap.run_folder.folder import versions_read

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.data.lineage_queue import LineageQueue
-from holdfast.application.handlers.emit_lineage import EmitLineage
+from holdfast.application.handlers.emit_lineage import EmitLineage, LineageQueue
 from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.stages.prepare.dataset_versions import DatasetVersions, places_of, source_sections
 from holdfast.configs.secret_masking import mask_text
@@ -110,7 +109,7 @@ def _of_version(version: DatasetVersion, cache: Path) -> LineageDataset:
 
 
 def _sink(chosen: LineageSettings) -> Callable[..., object]:
-    sink: Callable[..., object] = lazy("holdfast.adapters.shared.lineage.openlineage:OpenLineageSink")(
+    sink: Callable[..., object] = lazy("holdfast.adapters.shared.openlineage:OpenLineageSink")(
         url=chosen.url,
         file=None if chosen.file is None else expanded(chosen.file),
         token=None if chosen.token_from is None else _token(chosen.token_from),

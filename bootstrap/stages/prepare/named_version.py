@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.token_store.token_folder import MARKER, holds_encrypted
 from holdfast.adapters.token_cache.disk import DiskTokenCache
-from holdfast.bootstrap.adapter_choice.access_roles import require_to_read
-from holdfast.bootstrap.adapter_choice.encryption_keys import build_shard_encryption
+from holdfast.bootstrap.adapter_choice.encryption_keys import build_shard_encryption, require_to_read
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.found_paths import settings_as_found
 from holdfast.bootstrap.run_folder.layout import RunLayout

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.file_operations import replace_file
 from holdfast.application.data.cached_batches import CachedBatches
-from holdfast.application.data.shown_rows import shown_rows
+from holdfast.application.data.trace_samples import shown_rows
 from holdfast.application.training.generate import end_ids
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.data.cursor import Cursor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from holdfast.application.data.feed import BatchStream
-    from holdfast.application.data.shown_rows import ShownRow
+    from holdfast.application.data.trace_samples import ShownRow
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
     from holdfast.bootstrap.stages.open_run.screen import Screen
     from holdfast.configs.settings import TrainSettings

@@ -27,7 +27,7 @@ from holdfast.domain.commands import (
     from_json,
     to_json,
 )
-from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.resources.balance_policy import Knob
 
 OUTCOME = (st.integers(1, 99), st.integers(1, 10**6), st.text(), st.floats(0, 1e6), st.none() | st.text())
 COMMANDS = st.one_of(

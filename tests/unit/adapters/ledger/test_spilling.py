@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.ledger.memory import MemoryLedger
 from holdfast.adapters.ledger.spilling import LedgerCall, SpillingLedger, decode, encode
-from holdfast.domain.data.document_spans import UnitName
+from holdfast.domain.data.batch import UnitName
 from holdfast.domain.errors import StateError
 from holdfast.ports.ledger import CheckpointRecord, Rejects
 from holdfast.ports.testing.ledger import plain, spans_in, steps_at

@@ -12,7 +12,7 @@ from holdfast.application.handlers.record_events import record_of
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import DataError
 from holdfast.domain.events import RunStarted, StepCompleted
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from tests.support.profiles import documents, profile_of_documents
 
 STEP = Progress(7, 100, Cursor(10))

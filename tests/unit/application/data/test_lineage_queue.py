@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.application.data.lineage_queue import LineageQueue
+from holdfast.application.handlers.emit_lineage import LineageQueue
 from holdfast.domain.data.dataset_version import JobExecution, JobState
 
 EVENT = JobExecution("a").event(JobState.START, [], [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.data.shown_rows import shown_rows
+from holdfast.application.data.trace_samples import shown_rows
 from holdfast.domain.data.batch import Batch
 
 

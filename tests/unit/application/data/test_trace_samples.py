@@ -18,9 +18,9 @@ from holdfast.application.data.streamed_batches import StreamedBatches
 from holdfast.application.data.text_reader import TextReader
 from holdfast.application.data.trace_samples import CachedTracer, StreamTracer
 from holdfast.bootstrap.stages.prepare.data_streams import cached_batches
+from holdfast.domain.data.batch import NO_POSITION
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.data_files import Growth
-from holdfast.domain.data.document_spans import NO_POSITION
 from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.data.mixture import Mixture, Stage

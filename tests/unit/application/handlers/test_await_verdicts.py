@@ -8,8 +8,7 @@ from holdfast.domain.commands import Evaluate, StopRun
 from holdfast.domain.events import EvaluationCompleted, RunStarted
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import Evaluation
+from holdfast.domain.training.step_outcome import Evaluation, Progress
 from holdfast.domain.tuning.trial import TrialVerdict
 
 PRUNE = TrialVerdict(10, "pruned at step 10")

@@ -8,12 +8,17 @@ from holdfast.application.handlers.save_checkpoints import SaveOnCadence
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import AdjustResources
 from holdfast.domain.events import BatchSplit, CheckpointSaved, ContractWeakened, ResourcesAdjusted, StepCompleted
-from holdfast.domain.resources.balance_policy import BalanceState, KnobChange, ResourceReading
-from holdfast.domain.resources.knobs import Knob, KnobSetting, Pressure
+from holdfast.domain.resources.balance_policy import (
+    BalanceState,
+    Knob,
+    KnobChange,
+    KnobSetting,
+    Pressure,
+    ResourceReading,
+)
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import DataSupply, StepOutcome
+from holdfast.domain.training.step_outcome import DataSupply, Progress, StepOutcome
 from tests.support.loop import Loop
 
 PROGRESS = Progress(7, 700)

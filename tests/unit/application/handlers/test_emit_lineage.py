@@ -9,7 +9,7 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.dataset_version import LineageDataset
 from holdfast.domain.errors import DataError
 from holdfast.domain.events import DataEnded, RunFailed, RunFinished, RunStarted, StopRequested
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 AT = Progress(7, 700, Cursor(28))
 STOP = StopRequested(AT, "SIGTERM", 15)

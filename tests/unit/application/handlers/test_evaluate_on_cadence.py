@@ -8,7 +8,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from tests.support.events import at, orders
 
 

@@ -31,8 +31,7 @@ from holdfast.domain.events import (
     SuiteFailed,
     TextGenerated,
 )
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import Evaluation
+from holdfast.domain.training.step_outcome import Evaluation, Progress
 from tests.support.events import EXAMPLES, PROGRESS
 
 OF_PREPARATION = (PreparationStarted, PreparationProgressed, PreparationEnded)

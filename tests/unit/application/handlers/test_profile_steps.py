@@ -4,8 +4,7 @@ from holdfast.application.handlers.profile_steps import ProfileSteps
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import DataError
 from holdfast.domain.events import RunFailed, RunFinished, RunStarted, StepCompleted
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import StepOutcome
+from holdfast.domain.training.step_outcome import Progress, StepOutcome
 
 OUTCOME = StepOutcome(
     losses=[1.0], num_targets=1, num_tokens=1, grad_norm=1.0, learning_rate=0.1, micro_batch=1, step_seconds=0.1

@@ -22,7 +22,7 @@ from holdfast.domain.events import (
     RunStarted,
     StopRequested,
 )
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 PROGRESS = Progress(7, 700, Cursor(28))
 WHERE = {"step": 7, "tokens": 700}

@@ -24,8 +24,7 @@ from holdfast.domain.events import (
     RunStarted,
     StepCompleted,
 )
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import StepOutcome
+from holdfast.domain.training.step_outcome import Progress, StepOutcome
 from holdfast.ports.testing.ledger import ROWS, plain, spans_of
 from holdfast.ports.testing.snapshots import snapshot_of
 

@@ -17,7 +17,7 @@ from holdfast.domain.events import (
     RunStarted,
     StopRequested,
 )
-from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.resources.balance_policy import Knob
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence
 from tests.support.events import PROGRESS, at, orders

@@ -9,7 +9,7 @@ from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import ReportDamage
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointSaved, RunFinished
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import RejectedCheckpoint
 
 SAVED = CheckpointSaved(Progress(step=1), "here", "periodic", 0.1, 0.1)

@@ -9,8 +9,7 @@ from holdfast.application.handlers.profile_steps import WatchCompilation
 from holdfast.application.handlers.record_metrics import RecordMetrics
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import RunFinished, StepCompleted
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import StepOutcome
+from holdfast.domain.training.step_outcome import Progress, StepOutcome
 from tests.support.loop import Loop
 
 OUTCOME = StepOutcome(

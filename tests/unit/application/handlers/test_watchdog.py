@@ -15,8 +15,7 @@ from holdfast.bootstrap.stages.attach.watchdog import doing_of
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import Event, RunStalled, StepCompleted
 from holdfast.domain.fault_tolerance.liveness import Activity, Heartbeat, Timeouts
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import DataSupply, StepOutcome
+from holdfast.domain.training.step_outcome import DataSupply, Progress, StepOutcome
 from tests.support.loop import Loop
 
 PATIENCE = Timeouts(min_seconds=10.0, factor=20.0, slow_seconds=100.0)

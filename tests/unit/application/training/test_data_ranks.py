@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from holdfast.adapters.process_group.memory import MemoryProcessGroup
-from holdfast.application.training.data_ranks import DataRanks
+from holdfast.application.training.step_engine import DataRanks
 from holdfast.domain.training.parallel_mesh import ParallelMesh
 
 

@@ -10,7 +10,7 @@ from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.application.training.micro_batch_search import try_sizes
 from holdfast.domain.errors import OutOfMemory
 from holdfast.domain.training.micro_batch import MicroBatchPolicy, next_candidate
-from holdfast.ports.testing.optimizer_cases import files_of
+from holdfast.ports.testing.optimizer import files_of
 
 
 @given(

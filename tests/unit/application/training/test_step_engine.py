@@ -11,7 +11,7 @@ from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory
 from holdfast.domain.training.step_outcome import Evaluation, StepOutcome
-from holdfast.ports.testing.optimizer_cases import files_of, packed_batch, without_targets
+from holdfast.ports.testing.optimizer import files_of, packed_batch, without_targets
 from tests.support.loop import FaultyTrainable, nothing
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit_log import AuditLog
 from holdfast.bootstrap.cli.arguments import run_folder
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.cli.shell_completion import runs_for

@@ -18,7 +18,7 @@ from holdfast.bootstrap.process.json_log import JsonLog, LoggedFigures, _Printed
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.events import CheckpointFailed, StepCompleted
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 
 def written(stream, log):

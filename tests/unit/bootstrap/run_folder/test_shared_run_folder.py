@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
-from holdfast.adapters.shared.files.sealed_json import sealed
+from holdfast.adapters.shared.files.regular_file import sealed
 from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.record_file import read_record
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder

@@ -46,7 +46,7 @@ from holdfast.domain.events import (
     StopRequested,
 )
 from holdfast.domain.run_end import LifecycleState
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.testing.snapshots import snapshot_of
 from tests.support.run_folders import add_steps, hold, make_run
 

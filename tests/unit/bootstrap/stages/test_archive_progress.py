@@ -4,7 +4,7 @@ from holdfast.bootstrap.stages.attach.banner import best_of, best_step, losses_o
 from holdfast.bootstrap.stages.open_run.screen import WAITING, ArchiveProgress
 from holdfast.domain.phase import Amount
 from holdfast.domain.training.early_stopping import Patience
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import CheckpointInfo
 
 

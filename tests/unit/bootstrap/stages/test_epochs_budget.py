@@ -19,7 +19,7 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import ConfigurationError, RestartNeeded
 from holdfast.domain.events import RolledBack, RunStarted
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Snapshot
 from tests.support.streams import Plan, stream_of
 

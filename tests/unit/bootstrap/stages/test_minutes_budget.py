@@ -24,9 +24,9 @@ from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import OutOfMemory, RestartNeeded
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Snapshot
-from holdfast.ports.testing.optimizer_cases import files_of
+from holdfast.ports.testing.optimizer import files_of
 
 ROWS = 8
 HOUR = 3600.0

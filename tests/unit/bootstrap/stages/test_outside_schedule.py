@@ -12,7 +12,7 @@ from holdfast.bootstrap.stages.build.model import schedule
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 
 @dataclass

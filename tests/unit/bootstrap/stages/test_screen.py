@@ -7,7 +7,7 @@ from holdfast.bootstrap.stages.open_run.screen import Screen
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted
 from holdfast.domain.phase import Amount
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 
 class Clock:

@@ -15,7 +15,7 @@ from holdfast.bootstrap.verification.resume import (
     is_rounding,
 )
 from holdfast.domain.data.cursor import Cursor, LanePosition
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import CheckpointInfo
 
 STEP = {"tokens": 8, "lr": 0.1, "loss": 2.0, "grad_norm": 1.0}

@@ -17,7 +17,7 @@ from holdfast.domain.checkpoints.tiers import (
 )
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.lr_schedule import Constant, Span, WarmupStableDecay, straight_line
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 STATES = st.sampled_from(CopyState)
 COPIES = st.dictionaries(st.sampled_from(Tier), STATES)

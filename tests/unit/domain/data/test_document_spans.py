@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from holdfast.domain.data.document_spans import Spans, UnitName
+from holdfast.domain.data.batch import Spans, UnitName
 
 
 def spans_of(samples, units, names):

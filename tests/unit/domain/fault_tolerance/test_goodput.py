@@ -30,8 +30,7 @@ from holdfast.domain.events import (
     TextGenerated,
 )
 from holdfast.domain.fault_tolerance.goodput import TimeAccount, TimeCategory, TimeSample
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
+from holdfast.domain.training.step_outcome import DataSupply, Evaluation, Progress, StepOutcome
 from tests.support.loop import Loop
 
 

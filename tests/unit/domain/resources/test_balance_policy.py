@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.resources.balance_policy import Balance, BalanceState, ResourceReading, SaveTiming
-from holdfast.domain.resources.knobs import Knob, KnobSetting
+from holdfast.domain.resources.balance_policy import (
+    Balance,
+    BalanceState,
+    Knob,
+    KnobSetting,
+    ResourceReading,
+    SaveTiming,
+)
 
 KNOBS = {
     Knob.PREFETCH: KnobSetting(4, 4, 1, 32),

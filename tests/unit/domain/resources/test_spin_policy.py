@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.resources.spin_policy import Spinning, ThreadTimes
+from holdfast.domain.resources.balance_policy import Spinning, ThreadTimes
 
 
 def told(shares):

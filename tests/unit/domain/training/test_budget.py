@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 
 def at(step, tokens=0):

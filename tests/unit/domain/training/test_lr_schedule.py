@@ -22,7 +22,7 @@ from holdfast.domain.training.lr_schedule import (
     one_minus_sqrt,
     straight_line,
 )
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 
 STEPS = st.integers(1, 2000)
 RATES = st.floats(1e-6, 1.0)

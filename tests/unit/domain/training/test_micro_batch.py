@@ -7,8 +7,7 @@ from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SplitBatch
 from holdfast.domain.events import BatchSplit, MemoryExhausted, StepCompleted
 from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState
-from holdfast.domain.training.progress import Progress
-from holdfast.domain.training.step_outcome import StepOutcome
+from holdfast.domain.training.step_outcome import Progress, StepOutcome
 
 OUTCOME = StepOutcome(
     losses=[1.0], num_targets=1, num_tokens=1, grad_norm=1.0, learning_rate=0.1, micro_batch=8, step_seconds=0.1

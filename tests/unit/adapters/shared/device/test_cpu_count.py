@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
+from holdfast.adapters.shared.device.host_memory import allowed_cpus, usable_cpus
 
 CPUS = 8
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.file_operations import replace_file
 
 
 @pytest.mark.parametrize("is_shared", [True, False])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.shared.files.sealed_json import sealed, unsealed
+from holdfast.adapters.shared.files.regular_file import sealed, unsealed
 
 MEMBERS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from holdfast.application.concurrency.thread_pool import BackgroundWorker
+from holdfast.application.thread_pool import BackgroundWorker
 
 
 def test_calls_are_made_in_order_beside_the_caller():

@@ -13,7 +13,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.shared.audit.audit_log import (
+from holdfast.adapters.shared.audit_log import (
     LONGEST_LINE,
     AuditLog,
     BrokenLine,

@@ -19,9 +19,9 @@ from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointFailed, CheckpointMoved, CheckpointSaved, RunFailed, RunStarted
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable
 from holdfast.ports.state_store import StatePart
-from holdfast.ports.testing.optimizer_cases import files_of
+from holdfast.ports.testing.optimizer import files_of
 from holdfast.ports.testing.snapshots import BytesPart, FailingPart
-from holdfast.ports.testing.state_store_shares import EndToEnd
+from holdfast.ports.testing.state_store import EndToEnd
 from tests.support.loop import Loop
 
 RANKS = 2

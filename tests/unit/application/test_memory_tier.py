@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.adapters.shared.tensor_state.file_parts import unpacked
 from holdfast.adapters.state_store.memory import MemoryStateStore
-from holdfast.application.checkpointing.checkpointer import Restorer
-from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
+from holdfast.application.checkpointer import Restorer
+from holdfast.application.handlers.save_checkpoints import DropMemoryCopy
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.stages.attach.resource_balance import build_memory_tier
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
@@ -16,7 +16,7 @@ from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import DropCopy, SaveReason
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.events import CheckpointFailed, CheckpointMoved, CheckpointSaved
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.forwarding.state_store import ForwardingStateStore
 from holdfast.ports.testing.snapshots import BytesPart, snapshot_of
 from tests.support.loop import Loop

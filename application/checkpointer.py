@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
-from holdfast.application.checkpointing.memory_tier import MemoryTier
-from holdfast.application.concurrency.thread_pool import BackgroundWorker
+from holdfast.application.thread_pool import BackgroundWorker
 from holdfast.domain.checkpoints.reproducibility import Reproducibility, changes, reproducibility_of
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import AcknowledgeSave, SaveReason, from_json, to_json
@@ -26,11 +25,12 @@ from holdfast.domain.events import (
     CheckpointStarted,
     ContractWeakened,
 )
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import JoinedPart, Loaded, Snapshot, StateShare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from holdfast.application.inbox import Inbox
@@ -488,3 +488,56 @@ class AsyncCheckpointWriter:
             problem = f"step {step} could not be saved, {type(error).__name__}: {error}"
         self.outcome = AcknowledgeSave(number, step, location, time.perf_counter() - started, problem)
         self._inbox.post(self.outcome)
+
+
+@final
+class MemoryTier:
+    """Limits the copies of the state in host memory: during the next step, and after their save.
+
+    ``may_overlap`` is asked after each capture whether there is room for the copy beside the next step. With
+    ``unpack``, a context manager that provides a folder of a snapshot's files, the last copy is kept after its save
+    too, until ``is_tight`` says that memory is nearly full.
+    """
+
+    def __init__(
+        self,
+        *,
+        may_overlap: Callable[[], bool] = lambda: True,
+        is_tight: Callable[[], bool] = lambda: False,
+        unpack: Callable[[Snapshot], AbstractContextManager[Path]] | None = None,
+    ) -> None:
+        self.may_overlap = may_overlap
+        self._is_tight = is_tight
+        self._unpack = unpack
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """Return the snapshot in memory, None if there is none."""
+        return self._snapshot
+
+    def hold(self, snapshot: Snapshot) -> None:
+        """Hold ``snapshot`` in place of the previous copy, or no copy if memory is nearly full."""
+        self._snapshot = None if self._unpack is None or self._is_tight() else snapshot
+
+    def drop_durable(self, durable_step: int) -> None:
+        """Free a copy of ``durable_step`` before the next one is captured, so that there are never two copies."""
+        if self._snapshot is not None and self._snapshot.progress.step == durable_step:
+            self._snapshot = None
+
+    def drop_if_tight(self, durable_step: int) -> int | None:
+        """Free a copy of ``durable_step`` if memory is tight; return its step, None if nothing was freed."""
+        if self._snapshot is None or self._snapshot.progress.step != durable_step or not self._is_tight():
+            return None
+        self._snapshot = None
+        return durable_step
+
+    def clear(self) -> None:
+        """Free the copy, if there is one."""
+        self._snapshot = None
+
+    def unpacked(self) -> AbstractContextManager[Path]:
+        """Return a context manager for a folder of the snapshot's files; raises ``StateError`` if there is no room."""
+        assert self._snapshot is not None
+        assert self._unpack is not None
+        return self._unpack(self._snapshot)

@@ -9,7 +9,7 @@ from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointRejected
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.state_store import Loaded, RejectedCheckpoint, open_plainly
 from tests.support.loop import Loop
 

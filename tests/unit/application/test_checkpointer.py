@@ -4,14 +4,14 @@ import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpointer
+from holdfast.application.checkpointer import Checkpointer
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointRejected, CheckpointSaved, EvaluationCompleted
 from holdfast.domain.phase import Amount
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.testing.snapshots import BytesPart
 from tests.support.loop import Loop
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from blake3 import blake3
 
-from holdfast.adapters.shared.files.atomic_replace import move_into_place
 from holdfast.adapters.shared.files.file_lock import lock
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import explain, move_into_place
 from holdfast.adapters.shared.files.regular_file import end_of_lines, open_regular, read_at_alike
 from holdfast.domain.errors import StateError
 

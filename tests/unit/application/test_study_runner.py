@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from holdfast.adapters.study.memory import MemoryStudy
-from holdfast.application.tuning.study_runner import StudyRunner
+from holdfast.application.study_runner import StudyRunner
 from holdfast.domain.errors import StateError
 from holdfast.domain.tuning.trial import StudyPlan, TrialEnd, TrialState, best_of_trials
 from holdfast.ports.testing.study import SPACE, result_of

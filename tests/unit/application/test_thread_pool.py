@@ -4,7 +4,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.application.concurrency.thread_pool import ThreadPool
+from holdfast.application.thread_pool import ThreadPool
 
 
 def test_more_threads_begin_at_once_and_fewer_work_less_at_a_time():

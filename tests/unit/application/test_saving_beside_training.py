@@ -12,7 +12,7 @@ from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveCheckpoint, SaveReason, StopRun
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, StepCompleted
-from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Progress
 from holdfast.ports.forwarding.state_store import ForwardingStateStore
 from holdfast.ports.state_store import StatePart
 from tests.support.loop import Loop

@@ -1,1 +1,0 @@
-"""Emission of lineage events."""

@@ -1,1 +1,0 @@
-"""Saves and restores the state of a run."""

@@ -1,1 +1,0 @@
-"""Threads that work beside the loop."""
