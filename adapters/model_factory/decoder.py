@@ -62,8 +62,8 @@ _MATRIX = re.compile(r"^lm_head\.weight$|(^|\.)(embed_tokens|wte)\.weight$")
 class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
     """Builds a decoder from the choice of all its parts, or from the weights in a model folder.
 
-    ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.huggingface_config``; without ``vocab_size`` the
-    model embeds the tokenizer's ids. ``path`` replaces it: a folder of safetensors weights and a config.json, in
+    ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.huggingface_config``; without ``vocab_size``
+    the model embeds the tokenizer's ids. ``path`` replaces it: a folder of safetensors weights and a config.json, in
     Hugging Face's form or Holdfast's. ``dropout`` are the fields of ``Dropout``; None means those of the folder, or no
     dropout without a folder. ``initialisation`` and ``initializer_range`` say how new weights are drawn;
     ``sequence_length`` is the longest row that the model sees, ``gradient_checkpointing`` a policy of
