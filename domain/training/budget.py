@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from holdfast.domain.training.step_outcome import Progress
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Budget:
     """The length of a run in optimizer steps, tokens or minutes; the first limit to be reached ends the run.
 
     ``epochs`` are those of the data, and set the length if there is no other limit. A run never compares its time or
     its epochs with the budget: before its first step ``decided`` turns minutes or epochs into steps, so that a resumed
-    run ends at the same step. Raises ``ValueError`` without any limit.
+    run ends at the same step. The steps of epochs change, for all that have the budget, only if the run continues from
+    before they were decided. Raises ``ValueError`` without any limit.
     """
 
     steps: int | None = None

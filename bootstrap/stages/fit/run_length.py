@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.data.cached_batches import CachedBatches
@@ -169,10 +169,10 @@ def decide_epochs(
 
     The learning rate then falls to its floor at the end of the data. A run that has decided before keeps its steps. If
     its data or the rows of a step have changed, or it continues from before the decision, the rest of the rows after
-    the newest checkpoint in ``store`` is counted anew, and ``report`` gets a sentence. The subscriptions raise
-    ``RestartNeeded`` where another position needs another decision: that of the checkpoint that is restored, or of a
-    roll-back. All ranks call this. Raises ``ConfigurationError`` if the number of rows is not known because the data
-    are streamed, and ``DataError`` if there is no row.
+    the newest checkpoint in ``store`` is counted anew, and ``report`` gets a sentence. The subscriptions do this for
+    another position: that of the checkpoint that is restored, or of a roll-back. They change the budget that is
+    returned, which all that the run is made of has. All ranks call this. Raises ``ConfigurationError`` if the number of
+    rows is not known because the data are streamed, and ``DataError`` if there is no row.
     """
     if not budget.is_undecided or budget.minutes is not None or budget.epochs is None:
         folder.drop_decisions(name_of_epochs(""))  # steps that are taken meanwhile may have other rows
@@ -187,10 +187,10 @@ def decide_epochs(
         raise ConfigurationError(msg)
     _, rows = stream.order()
     assert rows is not None  # the stream ends with its epochs
-    decision = _EpochsDecision(name_of_epochs(budget.epochs), rows, settings.optimizer.num_rows, folder, report)
+    decision = _EpochsDecision(replace(budget), rows, settings.optimizer.num_rows, folder, report)
     newest = max((each.progress for each in store.list()), key=lambda progress: progress.step, default=Progress())
-    steps = decision.begin(newest)
-    return budget.decided(steps), [(RunStarted, decision.on_return), (RolledBack, decision.on_return)]
+    decision.begin(newest)
+    return decision.budget, [(RunStarted, decision.on_return), (RolledBack, decision.on_return)]
 
 
 @final
@@ -198,64 +198,53 @@ class _EpochsDecision:
     """The last step of a run that reads ``rows`` rows, ``a_step`` in a step, and the row since which it is decided.
 
     Steps in the same number of rows keep the decision right, and a roll-back that leaves rows out keeps the schedule.
+    ``budget`` has the steps.
     """
 
     def __init__(
-        self, name: str, rows: int, a_step: int, folder: SharedRunFolder, report: Callable[[str], object]
+        self, budget: Budget, rows: int, a_step: int, folder: SharedRunFolder, report: Callable[[str], object]
     ) -> None:
+        self.budget = budget
         self._rows = rows
         self._a_step = a_step
         self._folder = folder
         self._report = report
-        self._name = name
+        self._name = name_of_epochs(budget.epochs or 0)
         self._steps = 0
         self._since = 0
 
-    def begin(self, newest: Progress) -> int:
-        """Return the steps of a run whose newest checkpoint is of ``newest``, on the first rank for all."""
+    def begin(self, newest: Progress) -> None:
+        """Decide for a run whose newest checkpoint is of ``newest``, on the first rank for all."""
         known = self._folder.decision(self._name)
         before = int(known.get("value", 0))
         if known.get("reason") == self._reason:
             self._steps, self._since = before, int(known.get(_SINCE, 0))
         step, samples = map(int, self._folder.gather(f"{newest.step} {newest.cursor.samples}")[0].split())
-        if not self._stands(step, samples):
-            self._decide(step, samples)
-            if before not in (0, self._steps):
-                self._report(self._told(before))
-            if step and samples > self._rows:
-                read = f"the run has read {counted(samples, 'row')}, more than the {self._rows:,} of {self._name}"
-                self._report(f"{read}: it ends at step {step:,}, where it is")
-        return self._steps
+        self._follow(step, samples, before)
 
     def on_return(self, event: RunStarted | RolledBack) -> None:
-        """Decide anew for the next start if the run continues from before the decision; all ranks come to the same.
-
-        Raises ``RestartNeeded`` then, as the schedule of this start is fixed.
-        """
-        step, samples, before = event.progress.step, event.progress.cursor.samples, self._steps
-        if self._stands(step, samples):
-            return
-        self._decide(step, samples)
-        with suppress(StateError):  # the next start would come to the same steps
-            self._folder.write()
-        msg = f"{self._told(before)}; run the same command again, which goes on from step {step:,}"
-        raise RestartNeeded(msg)
+        """Decide anew if the run continues from before the decision; all ranks come to the same steps."""
+        progress = event.progress
+        if self._follow(progress.step, progress.cursor.samples, self._steps):
+            with suppress(StateError):  # the next start would come to the same steps
+                self._folder.write()
 
     @property
     def _reason(self) -> str:
         return f"{counted(self._rows, 'row')} in steps of {self._a_step:,}"
 
-    def _told(self, before: int) -> str:
-        return f"{self._name} now ends the run at step {self._steps:,}, not {before:,}: {self._reason}"
-
-    def _whole(self, step: int, samples: int) -> int:
-        """Return the step at which a run at ``step`` and ``samples`` has read all rows."""
-        return max(1, step + max(0, -(-(self._rows - samples) // self._a_step)))
-
-    def _stands(self, step: int, samples: int) -> bool:
-        return self._since <= samples and self._whole(step, samples) <= self._steps
-
-    def _decide(self, step: int, samples: int) -> None:
-        self._steps, self._since = self._whole(step, samples), samples
-        self._folder.drop_decisions(name_of_epochs(""))
-        self._folder.record_decision(self._name, str(self._steps), self._reason, {_SINCE: str(samples)})
+    def _follow(self, step: int, samples: int, before: int) -> bool:
+        """Limit the budget for a run at ``step`` and ``samples``; return whether the steps are decided anew."""
+        whole = max(1, step + max(0, -(-(self._rows - samples) // self._a_step)))
+        stands = self._since <= samples and whole <= self._steps
+        if not stands:
+            self._steps, self._since = whole, samples
+            self._folder.drop_decisions(name_of_epochs(""))
+            self._folder.record_decision(self._name, str(whole), self._reason, {_SINCE: str(samples)})
+            if before not in (0, whole):
+                self._report(f"{self._name} now ends the run at step {whole:,}, not {before:,}: {self._reason}")
+            if step and samples > self._rows:
+                read = f"the run has read {counted(samples, 'row')}, more than the {self._rows:,} of {self._name}"
+                self._report(f"{read}: it ends at step {step:,}, where it is")
+        self.budget.steps = self._steps
+        return not stands
