@@ -58,9 +58,11 @@ metadata state them, in the versions that were installed on {date} on {system} w
 format CycloneDX 1.6, with their versions, their licenses and the packages that each of them needs.
 `make sbom ARGS='--extra s3'` includes an extra.
 
-The wheel of Holdfast contains no code of these packages. A build of `torch` for CUDA requires libraries of NVIDIA
-(`nvidia-*`) under NVIDIA's own license, which is not an open-source license. They are not listed here, because the
-environment had the build for CPUs. Packages that only tests, benchmarks or documentation need are not listed either.
+The wheel of Holdfast contains no code of these packages. It contains uPlot 1.6.32 (MIT), which draws the curves of
+pages and reports, with its license in the first lines of `bootstrap/web/static/uplot.js`. A build of `torch` for CUDA
+requires libraries of NVIDIA (`nvidia-*`) under NVIDIA's own license, which is not an open-source license. They are not
+listed here, because the environment had the build for CPUs. Packages that only tests, benchmarks or documentation need
+are not listed either.
 """
 
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 GENERATOR = '<meta name="generator" content="Holdfast report">'
 """The mark by which a file is known to be a report."""
 
-_SCRIPTS = ("chart_paint.js", "charts.js", "report.js")
-_STYLES = ("theme.css", "report.css")
+_SCRIPTS = ("uplot.js", "charts.js", "report.js")
+_STYLES = ("uplot.css", "theme.css", "report.css")
 _MOST_MARKS = 500
 _SMOOTHING = 0.6
 _MANY_STEPS = 300

@@ -241,6 +241,13 @@ def test_the_page_on_installation_lists_each_python():
     assert project["requires-python"] == f">={named[0]}"
 
 
+def test_the_code_of_others_has_its_version():
+    """The first line of uPlot in the wheel names the version that the pages on dependencies and licenses name."""
+    for path in ("bootstrap/web/static/uplot.js", "bootstrap/web/static/uplot.css"):
+        [version] = re.findall(r"uPlot [\d.]+\d", _read(path).partition("\n")[0])
+        assert all(f"{version} " in _read(f"docs/{page}.md") for page in ("dependencies", "licenses"))
+
+
 def _licenses(section, last):
     """Return the last column of a table of docs/licenses.md by the packages of the first; each has a license."""
     table = _read("docs/licenses.md").partition(f"## {section}\n")[2].partition("\n## ")[0]

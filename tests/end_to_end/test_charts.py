@@ -22,7 +22,7 @@ BUILD = """({options, count}) => {
 }"""
 # Whether the column of pixels at the share `x` of the width has the colour of the first series.
 HAS_LINE = """(x) => {
-  const canvas = document.querySelector(".chart-plot > canvas");
+  const canvas = document.querySelector(".chart-plot canvas");
   const column = canvas.getContext("2d").getImageData(Math.round(canvas.width * x), 20, 3, canvas.height - 60).data;
   for (let at = 0; at < column.length; at += 4) {
     if (column[at + 2] > 120 && column[at] < 90 && column[at + 3] > 150) return true;
@@ -31,7 +31,7 @@ HAS_LINE = """(x) => {
 }"""
 # The opaque colours of the signs above the plot, and those of the squares in the read-out, as "r,g,b".
 SIGNS = """() => {
-  const canvas = document.querySelector(".chart-plot > canvas"), found = new Set();
+  const canvas = document.querySelector(".chart-plot canvas"), found = new Set();
   const rows = canvas.getContext("2d").getImageData(0, 5, canvas.width, 8).data;
   for (let at = 0; at < rows.length; at += 4) if (rows[at + 3] === 255) found.add(rows.slice(at, at + 3).join(","));
   return [...found];
@@ -62,9 +62,9 @@ def opened():
 @pytest.fixture
 def chart_page(opened, tmp_path):
     """Give a function that shows ``count`` linked charts with ``options``, and returns the page."""
-    names = ("chart_paint.js", "charts.js")
+    names = ("uplot.js", "charts.js")
     scripts = "".join(f"<script>{STATIC.joinpath(name).read_text()}</script>" for name in names)
-    style = f"<style>{STATIC.joinpath('theme.css').read_text()}</style>"
+    style = "".join(f"<style>{STATIC.joinpath(name).read_text()}</style>" for name in ("uplot.css", "theme.css"))
     (tmp_path / "charts.html").write_text(f'<!doctype html><meta charset="utf-8">{style}<body>{scripts}</body>')
     with page_at(opened, (tmp_path / "charts.html").as_uri(), viewport={"width": 800, "height": 600}) as page:
 
@@ -173,7 +173,7 @@ def test_the_words_of_a_chart_name_its_extremes(chart_page):
 def test_the_axis_includes_the_spikes(chart_page):
     """A band of extremes is drawn within the axis, not cut off at the means."""
     page = chart_page(series=[series([1.0] * 60, low=[1.0] * 60, high=[1.0] * 30 + [50.0] + [1.0] * 29)])
-    limits = page.evaluate("window.ChartPaint.yLimits(window.charts[0]._series, [1, 60], {})")
+    limits = page.evaluate("[window.charts[0]._uplot.scales.y.min, window.charts[0]._uplot.scales.y.max]")
     assert limits[1] > 50.0
 
 

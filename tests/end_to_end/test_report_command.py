@@ -18,7 +18,7 @@ from tests.support.command_line import corpus, run_here, tiny
 from tests.support.faulty_run import train_with_faults
 from tests.support.written_runs import event, write_lines, write_run
 
-DRAWN = """() => [...document.querySelectorAll(".chart-plot > canvas")].slice(0, 3).map((canvas) => {
+DRAWN = """() => [...document.querySelectorAll(".chart-plot canvas")].slice(0, 3).map((canvas) => {
   const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   return data.some((value) => value !== 0);
 })"""

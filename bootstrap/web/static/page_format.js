@@ -1,5 +1,5 @@
 /* Numbers, times and elements for the live page. */
-export const FORMAT = window.ChartPaint.FORMATS;
+export const FORMAT = window.LineChart.FORMATS;
 
 export const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
 

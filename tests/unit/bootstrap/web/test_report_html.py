@@ -75,6 +75,12 @@ def test_the_policy_allows_the_scripts_of_the_page_and_nothing_else(tmp_path):
     assert addresses == ["data:,"]
 
 
+def test_a_report_has_the_license_of_the_code_in_it(tmp_path):
+    """The code of uPlot may be passed on with its copyright notice only."""
+    page = html_report([report_facts(write_run(tmp_path / "a", losses=[3.0]))])
+    assert page.index("Copyright (c) 2022 Leon Sorokin") < page.index("var uPlot=")
+
+
 def test_the_report_is_the_same_from_a_copy(tmp_path):
     """No text depends on the folder except the path itself, so that a report of a moved run is complete."""
     run = hostile_run(tmp_path / "a")
