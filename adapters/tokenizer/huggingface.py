@@ -72,6 +72,7 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
         self._name = name
         self._core = core.load_core(serialized, name)
         token = core.settle_end_of_text(self._core, name, end_of_text)
+        self._vocabulary_size = core.size_of(self._core, name)  # first: tokenizers writes out each id up to the largest
         self._end_of_text = self._core.get_vocab(with_added_tokens=True)[token]
         known = (files if beside is None else beside) or {}
         with core.telling_panics(name):
@@ -79,7 +80,6 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
             self._around = frame.with_end(self._end_of_text)
             reading = core.reading_core(self._core)
             core.check_special_tokens(self._core, reading, name, self._end_of_text)
-        self._vocabulary_size = core.size_of(self._core, name)
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
         self._encoder = ChosenEncoder(reading, dtype, backend=backend, report=report)
         self._files = (

@@ -70,6 +70,7 @@ class TokenizerSource(NamedTuple):
                 f"the tokenizer {self.name} exists in Python only, which is too slow: use one that has a tokenizer.json"
             )
             raise ConfigurationError(msg)
+        core.size_of(model.backend_tokenizer, self.name)
         return model
 
     def text_of(self, file: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -200,10 +201,16 @@ def test_a_folder_with_a_tokenizer_that_fails_is_refused(tmp_path, changes):
         HuggingfaceTokenizer.load(str(tmp_path)).encode(["b c"])
 
 
+@pytest.mark.parametrize("name", ["large.json", "tokenizer.json"])
 @pytest.mark.parametrize("number", [1 << 27, 2**31, 2**32 - 1])
-def test_an_id_that_no_model_has_is_refused(tmp_path, number):
-    """A vocabulary as large as its largest id would take gigabytes; the message names the token."""
+def test_an_id_that_no_model_has_is_refused(tmp_path, number, name):
+    """The message names the token, and no memory is taken for the ids below its own: those are gigabytes."""
     record = json.loads(small_tokenizer("gpt-2").to_str())
     record["model"]["vocab"]["zzz"] = number
-    (tmp_path / "large.json").write_text(json.dumps(record))
-    assert f"gives 'zzz' the id {number}" in refusal_of(tmp_path / "large.json")
+    (tmp_path / name).write_text(json.dumps(record))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    path = tmp_path if name == "tokenizer.json" else tmp_path / name
+    assert f"gives 'zzz' the id {number}" in refusal_of(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 19
