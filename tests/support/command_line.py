@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from holdfast.bootstrap.cli.main import _parser, main
 
@@ -110,8 +111,9 @@ def try_next(output: str, *, cwd: Path) -> list[subprocess.CompletedProcess[str]
 
 
 def _run_next(command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` in this process, or in another one if it reads a terminal, which has ended."""
-    return run(*command, cwd=cwd) if command[0] == "chat" else run_here(*command, cwd=cwd)
+    """Run ``command`` in this process, with an input that has ended for what is asked in a terminal."""
+    with mock.patch.object(sys, "stdin", io.StringIO()):
+        return run_here(*command, cwd=cwd)
 
 
 def corpus(folder: Path, *, documents: int = 120, seed: int = 0) -> Path:
