@@ -169,6 +169,7 @@ def test_a_full_disk_is_one_trouble(tmp_path, columns):
     assert max(map(len, terminal.lines)) <= columns, max(terminal.lines, key=len)
 
 
+@pytest.mark.slow
 def test_an_embedding_host_hears_nothing_on_its_streams(tmp_path):
     """With no monitors a host's standard output and error hold its own lines, and its logging has the run's."""
     overrides = [*tiny(corpus(tmp_path)), *SHORT, "run.budget.steps=1"]

@@ -55,7 +55,8 @@ def whole_lines(path):
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-@pytest.mark.parametrize("more", [(), pytest.param(("--supervise",), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--supervise",)])
 def test_a_closed_terminal_saves_and_stops(tmp_path, more):
     """A run in a terminal that is closed ends with 129 and a checkpoint of its last step, and continues from there."""
     settings = tiny(corpus(tmp_path), "run.budget.steps=100000", "state_store.every=100000", "evaluation.every=0")

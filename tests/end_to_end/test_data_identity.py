@@ -363,7 +363,7 @@ def test_an_archived_run_continues_at_another_place(tmp_path, undisturbed, proce
     for path in (other / "corpus").iterdir():
         os.utime(path, (1, 1))
     settings = settings_of("corpus", other, archive, f"distributed.processes={processes}")
-    process = run("train", *settings, cwd=other)
+    process = (run_here if processes == 1 else run)("train", *settings, cwd=other)
     assert process.returncode == 0, process.stderr
     found = losses(other / "runs/default")
     assert sorted(found) == [5, 6, 7, 8]

@@ -77,6 +77,7 @@ def example(name, *arguments):
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=False)
 
 
+@pytest.mark.slow
 def test_the_service_example_trains_and_stops(home):
     """The embedding example trains in a thread, stops when asked, and leaves a checkpoint."""
     overrides = tiny(home / "corpus.jsonl", "run.budget.steps=100000", "state_store.every=0")

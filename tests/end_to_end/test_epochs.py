@@ -27,6 +27,7 @@ def weights(home, step):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_killed_run_of_an_epoch_ends_as_one_of_its_steps(tmp_path):
     """Epochs become steps once, so a killed run has the bytes, and the learning rates, of a run of these steps."""
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.support.command_line import corpus, run, start, tiny
+from tests.support.command_line import corpus, run, run_here, start, tiny
 
 
 def lines_of(text):
@@ -104,6 +104,6 @@ def test_a_preparation_that_fails_ends_with_a_line_of_its_level(tmp_path):
 @pytest.mark.parametrize("command", [["train"], ["prepare"], ["tune", "--find-lr"]])
 def test_two_meanings_of_standard_output_are_refused(tmp_path, command):
     """With --json standard output is one object, so both options together are a mistake."""
-    process = run(*command, "--json", "--log-format", "json", cwd=tmp_path)
+    process = run_here(*command, "--json", "--log-format", "json", cwd=tmp_path)
     assert process.returncode == 2
     assert "leave one of them out" in process.stderr

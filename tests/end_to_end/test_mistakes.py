@@ -152,7 +152,7 @@ def test_config_shows_each_value_and_its_origin(tmp_path):
 
 def test_config_describes_every_setting(tmp_path):
     """``config --describe`` lists the settings of every section with what they are for."""
-    process = run("config", "--describe", cwd=tmp_path)
+    process = run_here("config", "--describe", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     sections = {line.split(".")[0].split(" ")[0] for line in process.stdout.splitlines()}
     assert {"run", "data", "tokenizer", "model", "optimizer", "state_store", "evaluation", "sample"} <= sections

@@ -142,6 +142,7 @@ def test_what_cannot_work_is_refused_before_any_work(words, sentence, tmp_path, 
     assert set(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_no_trial(tmp_path):
     """A signal during the trial ends the command and its run, and the folder of the trial is removed."""
     home = tmp_path / "home"

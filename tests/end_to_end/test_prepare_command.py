@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
-from tests.support.command_line import corpus, environment, run_here, tiny
+from tests.support.command_line import corpus, run_here, tiny
 
 
 def stored(cache):
@@ -136,18 +135,12 @@ def test_a_full_disk_is_told_and_room_mends_it(tmp_path):
     path = corpus(tmp_path, documents=2000)
     assert path.stat().st_size > 10 * 100_000
     settings = tiny(path, "tokenizer.max_bytes=50000")
-    command = [sys.executable, "-m", "application", "prepare", *settings]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # noqa: E731
-    result = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=280,
-        check=False,
-        preexec_fn=limit,
-    )
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, usual[1]))
+    try:
+        result = run_here("prepare", *settings, cwd=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert (result.returncode, str(tmp_path / "cache/tokens") in said_once(result)) == (4, True), result.stderr
     assert stored(tmp_path / "cache") == {}
     assert run_here("prepare", *settings, cwd=tmp_path).returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny, try_next
+from tests.support.command_line import SAME_RHYTHM, corpus, losses, run_here, tiny, try_next
 
 SAME_TEXT = """
 from holdfast.ports.transform import Transform
@@ -27,7 +27,7 @@ class Same(Transform):
 def trained(tmp_path_factory):
     """Train one small run and return its home and the finished process."""
     home = tmp_path_factory.mktemp("trained")
-    return home, run("train", *tiny(corpus(home), SAME_RHYTHM), cwd=home)
+    return home, run_here("train", *tiny(corpus(home), SAME_RHYTHM), cwd=home)
 
 
 def test_training_ends_well_and_says_what_to_try_next(trained):

@@ -35,10 +35,10 @@ def tune(home, *more, space=SPACE):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Return a folder with a search of three trials by two workers."""
+    """Return a folder with a search of two trials by two workers."""
     folder = tmp_path_factory.mktemp("home")
     corpus(folder)
-    process = tune(folder, "--trials", "3", "--workers", "2")
+    process = tune(folder, "--trials", "2", "--workers", "2")
     assert process.returncode == 0, process.stdout + process.stderr
     (folder / "output.txt").write_text(process.stdout)
     return folder
@@ -47,10 +47,10 @@ def home(tmp_path_factory):
 def test_a_search_ends_with_its_best_trial(home):
     """The summary names the trials and the best one, whose settings and whose commands to try next are there."""
     output = (home / "output.txt").read_text()
-    assert "trials:   3 (3 complete)" in output
+    assert "trials:   2 (2 complete)" in output
     assert "settings: runs/search/best.yaml" in output
     assert "at most 2 trials at once" in output
-    facts = json.loads(tune(home, "--trials", "3", "--json").stdout)
+    facts = json.loads(tune(home, "--trials", "2", "--json").stdout)
     values = {trial["number"]: trial["value"] for trial in facts["trials"]}
     assert facts["best"]["value"] == min(values.values())
     assert facts["parallel"] == 2
@@ -61,7 +61,7 @@ def test_a_search_ends_with_its_best_trial(home):
 def test_the_best_settings_are_those_of_the_best_trial(home, monkeypatch):
     """The file has the settings of the best trial, and a run of it is not called as a trial."""
     monkeypatch.chdir(home)
-    best = json.loads(tune(home, "--trials", "3", "--json").stdout)["best"]
+    best = json.loads(tune(home, "--trials", "2", "--json").stdout)["best"]
     found = load_settings([STUDY / "best.yaml"], [], {}).settings
     recorded = json.loads((home / best["run"] / "run.json").read_text())["settings"]
     assert found.run.name == "search-best"
@@ -74,9 +74,9 @@ def test_the_best_settings_are_those_of_the_best_trial(home, monkeypatch):
 def test_a_finished_search_trains_nothing(home):
     """The same command again trains nothing, and prints the same trials."""
     before = {path: path.stat().st_mtime_ns for path in (home / STUDY).glob("trial-*/metrics.jsonl")}
-    process = tune(home, "--trials", "3")
+    process = tune(home, "--trials", "2")
     assert process.returncode == 0, process.stderr
-    assert "3 trials done" in process.stdout
+    assert "2 trials done" in process.stdout
     assert before == {path: path.stat().st_mtime_ns for path in (home / STUDY).glob("trial-*/metrics.jsonl")}
 
 
@@ -85,7 +85,7 @@ def test_the_report_shows_the_search(home):
     page = run_here("report", "runs/search", cwd=home)
     assert page.stdout == "report: runs/search/report.html\n"
     assert (home / STUDY / "report.html").read_text().count("<svg") == 3
-    assert len(json.loads(run_here("report", "runs/search", "--json", cwd=home).stdout)["trials"]) == 3
+    assert len(json.loads(run_here("report", "runs/search", "--json", cwd=home).stdout)["trials"]) == 2
     refused = run_here("report", "runs/search", "--markdown", cwd=home)
     assert refused.returncode == 2
     assert "leave --markdown out" in refused.stderr
@@ -94,7 +94,7 @@ def test_the_report_shows_the_search(home):
 def test_the_trials_are_ordinary_runs(home):
     """`runs` lists the trials with the settings in which they differ."""
     listed = json.loads(run_here("runs", "runs/search", "--json", cwd=home).stdout)
-    assert sorted(entry["name"] for entry in listed["runs"]) == ["trial-0000", "trial-0001", "trial-0002"]
+    assert sorted(entry["name"] for entry in listed["runs"]) == ["trial-0000", "trial-0001"]
     assert {"optimizer.learning_rate"} <= listed["runs"][0]["settings"].keys()
 
 

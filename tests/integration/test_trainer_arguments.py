@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -294,8 +294,10 @@ def test_the_program_of_the_page_prints_steps_and_evaluations(tmp_path):
     settings = tiny(corpus(tmp_path), "run.budget.steps=2", "evaluation.at_start=false")
     (tmp_path / "trainer.yaml").write_text("evaluation: {every: 2}\n")
     program = program.replace('["data.path=train.jsonl", "run.dir=runs/moved"]', repr(settings))
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert re.findall(r"^(1|2|2) \d+\.\d+$", done.stdout, re.MULTILINE) == ["1", "2", "2"]
+    printed = io.StringIO()
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(printed):
+        exec(program, {})
+    assert re.findall(r"^(1|2|2) \d+\.\d+$", printed.getvalue(), re.MULTILINE) == ["1", "2", "2"]
 
 
 def test_the_page_has_the_table():
