@@ -235,6 +235,7 @@ class JinjaChatTemplate(ChatTemplate):
         render = partial(renderer.apply_chat_template, messages, tools=tools, tokenize=False, **options)
         try:
             text = within_limits(options["chat_template"], lambda: str(render()))
+            text.encode()  # half of a surrogate pair, which no tokenizer takes
         except ConfigurationError:
             raise
         except Exception as error:  # of Jinja, or anything that the template does

@@ -201,12 +201,19 @@ def _check_has_files(model: Any) -> None:
 
 
 def parts_of(model: Any) -> dict[str, Any]:
-    """Return the arguments for a tokenizer that encodes as ``model`` of transformers does."""
+    """Return the arguments for a tokenizer that encodes as ``model`` of transformers does.
+
+    Raises ``ConfigurationError`` if its files cannot be written again, as into checkpoints.
+    """
     usual = next((token for token in core.USUAL_ENDS if token in model.get_vocab()), None)
     if model.eos_token is None and usual is not None:
         model.add_special_tokens({"eos_token": usual})
     with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
+        try:
+            model.save_pretrained(folder)
+        except ValueError as error:  # half of a surrogate pair in a text, or a template whose name leads elsewhere
+            msg = f"the tokenizer {model.name_or_path} cannot be written into checkpoints ({error}): use another one"
+            raise ConfigurationError(msg) from error
         saved = sorted(file for file in Path(folder).rglob("*") if file.is_file())
         files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in saved}
     files[CONFIG] = _readable_config(config_in(files))

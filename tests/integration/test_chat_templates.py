@@ -304,6 +304,16 @@ def test_a_template_without_bounds_is_refused(hostile, reason, monkeypatch):
         template.encode(talk.messages[:3])
 
 
+def test_a_template_that_writes_half_a_character_is_refused():
+    """What UTF-8 cannot hold is an error of the conversation with its reason, in training and in use."""
+    template = templated("chatml", "{{ '\\ud800' }}" + _USUAL).chat_template
+    talk = Conversation((ChatMessage(MessageRole.USER, "a"), ChatMessage(MessageRole.ASSISTANT, "b")))
+    with pytest.raises(DataError, match=r"does not accept: .*surrogates not allowed"):
+        template.encode_training([talk])
+    with pytest.raises(DataError, match=r"does not accept this conversation: .*surrogates not allowed"):
+        template.encode(talk.messages[:1])
+
+
 def test_a_profiler_works_after_a_rendering():
     """Nothing is left that makes Python look for errors of other threads for ever while it is profiled."""
     lines = """

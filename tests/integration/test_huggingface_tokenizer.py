@@ -201,6 +201,24 @@ def test_a_folder_with_a_tokenizer_that_fails_is_refused(tmp_path, changes):
         HuggingfaceTokenizer.load(str(tmp_path)).encode(["b c"])
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"chat_template": "\ud800"},
+        {"model_max_length": "\ud800"},
+        {"chat_template": [{"name": "../other", "template": "a"}, {"name": "default", "template": "b"}]},
+    ],
+    ids=["template", "other", "name"],
+)
+def test_files_that_cannot_be_written_again_are_refused(tmp_path, config):
+    """A description that no checkpoint could hold is refused with its reason before anything is trained."""
+    (tmp_path / "tokenizer.json").write_text(small_tokenizer("gpt-2").to_str())
+    usual = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(usual | config))
+    with pytest.raises(ConfigurationError, match=r"cannot be written into checkpoints \("):
+        HuggingfaceTokenizer.load(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["large.json", "tokenizer.json"])
 @pytest.mark.parametrize("number", [1 << 27, 2**31, 2**32 - 1])
 def test_an_id_that_no_model_has_is_refused(tmp_path, number, name):
