@@ -2,13 +2,24 @@ import gc
 import hashlib
 import os
 import signal
+import sys
 import time
 
 import pytest
+import pytest_randomly
 from hypothesis import HealthCheck, settings
 
 # tiny models gain nothing from threads, and threads that wait for busy cores make a step eighty times as slow
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _seed_torch(seed):
+    if (manual_seed := getattr(sys.modules.get("torch"), "manual_seed", None)) is not None:
+        manual_seed(seed)
+
+
+# in place of what DeepSpeed registers, for which each process of pytest would import it, and MLflow, for seconds
+pytest_randomly.entrypoint_reseeds = [_seed_torch]
 
 # Slow examples, and a slow choice of them, say that the host is busy, not that the code is wrong.
 # Several classes inherit the examples of one contract suite, each for its own adapter: that is the suite's purpose.

@@ -268,7 +268,8 @@ def test_the_adapter_in_contributing_works(tmp_path):
     """The adapter that CONTRIBUTING.md shows passes the contract suite as it is printed there."""
     for block in _BLOCK.finditer(_read("CONTRIBUTING.md")):
         (tmp_path / block["path"]).write_text(block["code"], encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", tmp_path]
-    outcome = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command += ["--rootdir", tmp_path, tmp_path]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert re.search(r"\d+ passed", outcome.stdout)
