@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
     encrypt_stream,
     new_key,
 )
+from holdfast.adapters.shared.files.committed_folder import ERASED, erase, is_erased
 from holdfast.adapters.shared.files.file_operations import destroy_file, explain
 from holdfast.adapters.shared.files.regular_file import parse_json, read_regular
 from holdfast.adapters.state_store.checkpoint_verification import check_hash
@@ -150,7 +150,6 @@ def _read(files: FileOperations, path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-_TOMBSTONE = "ERASED.json"
 _STEP = re.compile(r"checkpoint-([0-9]{1,18})")
 _KEY = b'"wrapped_key":'
 
@@ -189,17 +188,9 @@ class Eraser:
     def erase(self, found: Erasable) -> None:
         """Make ``found`` permanently unreadable, even if it is pinned."""
         grave = self._folder.move_to_erased(found.folder)
-        if is_there(grave / MANIFEST):
-            destroy_file(self._files, grave / MANIFEST)
-        if not is_there(grave / _TOMBSTONE):
-            told = {"erased_at": datetime.now(UTC).isoformat(timespec="seconds"), "was_encrypted": found.is_encrypted}
-            self._files.write_file(grave / _TOMBSTONE, json.dumps(told).encode())
-            self._files.sync_file(grave / _TOMBSTONE)
-            self._files.sync_folder(grave)
-        for path in sorted(grave.iterdir()):
-            if path.name != _TOMBSTONE:
-                self._files.remove_tree(path)
-        self._files.sync_folder(grave)
+        keys = [path for path in [grave / MANIFEST] if is_there(path)]
+        told = {"erased_at": datetime.now(UTC).isoformat(timespec="seconds"), "was_encrypted": found.is_encrypted}
+        erase(self._files, grave, keys, told)
         if found.step in self._folder.pinned():
             self._folder.unpin(found.step)
 
@@ -217,7 +208,7 @@ def time_of_erasure(folder: Path) -> str | None:
     if not _is_erased(folder):
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(parse_json(read_regular(folder / _TOMBSTONE))["erased_at"])
+        return str(parse_json(read_regular(folder / ERASED))["erased_at"])
     return ""
 
 
@@ -230,7 +221,7 @@ def erased_in(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _is_erased(folder: Path) -> bool:
-    return is_there(folder / _TOMBSTONE) and [path.name for path in folder.iterdir()] == [_TOMBSTONE]
+    return is_there(folder / ERASED) and is_erased(folder)
 
 
 def _holds_key(folder: Path) -> bool:

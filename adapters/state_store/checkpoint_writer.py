@@ -8,9 +8,8 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, final
-from uuid import uuid4
 
-from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.file_operations import create_file, explain, write_whole
 from holdfast.adapters.state_store.hashing import CorruptCheckpoint, HashingStream, hash_file
 from holdfast.adapters.state_store.manifest import (
     COMMIT,
@@ -76,8 +75,8 @@ class CheckpointWriter:
     def seal(self, folder: Path, manifest: Manifest) -> None:
         """Write ``manifest`` and its hash into ``folder``, durably; raises ``OSError``."""
         data = manifest.to_bytes()
-        _write_durably(self.files, folder / MANIFEST, data)
-        _write_durably(self.files, folder / COMMIT, commit_of(data))
+        create_file(self.files, folder / MANIFEST, data)
+        create_file(self.files, folder / COMMIT, commit_of(data))
 
     def contribute(self, snapshot: Snapshot, folder: Path) -> None:
         """Write a rank's parts into the ``folder`` that rank 0 creates, and report them; raises as ``write`` does."""
@@ -174,11 +173,6 @@ def _write_file(
     files.write_chunks(path, chunks)
     files.sync_file(path)
     return CheckpointFile(name, chunks.size, chunks.hash)
-
-
-def _write_durably(files: FileOperations, path: Path, data: bytes) -> None:
-    files.write_file(path, data)
-    files.sync_file(path)
 
 
 RANKS = ".ranks"
@@ -306,10 +300,7 @@ def record_of(rank: int) -> str:
 
 
 def _leave(files: FileOperations, path: Path, record: Mapping[str, Any]) -> None:
-    staging = path.with_name(f"{path.name}.{uuid4().hex}")  # an earlier attempt may have failed half-way
-    files.write_file(staging, json.dumps(record).encode())
-    files.sync_file(staging)
-    files.rename(staging, path)
+    write_whole(files, path, json.dumps(record).encode())
 
 
 def _read(files: FileOperations, path: Path) -> Mapping[str, Any] | None:

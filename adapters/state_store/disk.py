@@ -8,11 +8,10 @@ import re
 from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, final
-from uuid import uuid4
 
 from typing_extensions import override
 
-from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain, write_whole
 from holdfast.adapters.state_store.checkpoint_verification import (
     complete,
     next_generation,
@@ -396,7 +395,7 @@ class LeftShares:
         manifest = Manifest(share.save_id, 0, replace(snapshot, parts=(), share=None), stored)
         for path in reversed(folders):
             self._files.sync_folder(path)
-        self._write_whole(folder / RANKS / record_of(share.rank), manifest.to_bytes())
+        write_whole(self._files, folder / RANKS / record_of(share.rank), manifest.to_bytes())
         self._files.sync_folder(folder / RANKS)
 
     def folders(self) -> Sequence[Path]:
@@ -482,9 +481,3 @@ class LeftShares:
         except (CorruptCheckpoint, OtherSchemaError) as error:
             msg = f"{path} is damaged or of another version: {error}"
             raise StateError(msg) from error
-
-    def _write_whole(self, path: Path, data: bytes) -> None:
-        draft = path.with_name(f"{path.name}.{uuid4().hex}")
-        self._files.write_file(draft, data)
-        self._files.sync_file(draft)
-        self._files.rename(draft, path)

@@ -9,6 +9,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
+from holdfast.adapters.shared.files.committed_folder import make_folders, move
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.state_store.manifest import COMMIT
 from holdfast.domain.checkpoints.retention import Role
@@ -60,11 +61,7 @@ def reading_under(root: Path) -> Iterator[None]:
 
 @final
 class StoreFolder:
-    """The folders of ``root``, which need not exist yet; all methods raise ``OSError``, and ``StateError`` for a link.
-
-    A move is durable once both folders that it changes are synced. Otherwise, on some file systems, a power loss could
-    restore the old name beside the new one, and deleting the old one would empty both.
-    """
+    """The folders of ``root``, which need not exist yet; methods raise ``OSError``, and ``StateError`` for a link."""
 
     def __init__(self, root: Path, files: FileOperations, guard: AccessGuard | None = None) -> None:
         self.root = root
@@ -128,14 +125,7 @@ class StoreFolder:
 
     def publish(self, staging: Path, target: Path) -> None:
         """Move a complete draft to its place, durably; after an error it is moved back."""
-        self._files.rename(staging, target)
-        try:
-            self._files.sync_folder(self._checkpoints)
-            self._files.sync_folder(self._staging)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._files.rename(target, staging)
-            raise
+        move(self._files, staging, target)
 
     def discard(self, staging: Path) -> None:
         """Delete a draft, if it is there; one that cannot be deleted is left to ``sweep``."""
@@ -184,9 +174,7 @@ class StoreFolder:
         """Delete only one archived checkpoint, durably; another thread may save meanwhile."""
         self._guard.record_deletion(folder.name, "the disk is nearly full")
         target = self._trash / f"{folder.name}.{uuid4().hex}"
-        self._files.rename(folder, target)
-        self._files.sync_folder(self._trash)
-        self._files.sync_folder(self._checkpoints)
+        move(self._files, folder, target)
         self._files.remove_tree(target)
 
     def sweep(self) -> None:
@@ -208,30 +196,16 @@ class StoreFolder:
     def _move(self, folder: Path, place: Path) -> Path:
         self._make(place.parent)
         target = _free_name(place)
-        self._files.rename(folder, target)
-        self._files.sync_folder(place.parent)
-        self._files.sync_folder(folder.parent)
+        move(self._files, folder, target)
         return target
 
     def _make(self, *folders: Path) -> None:
-        self._make_root(self.root)
+        make_folders(self._files, self.root)
         for folder in folders:
             _check_no_link(folder)
             if not folder.is_dir():
                 self._files.make_folder(folder)
         self._files.sync_folder(self.root)
-
-    def _make_root(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        self._make_root(folder.parent)
-        self._files.make_folder(folder)
-        try:
-            self._files.sync_folder(folder.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._files.remove_folder(folder)
-            raise
 
 
 def _free_name(path: Path) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 from blake3 import blake3
 from typing_extensions import override
 
+from holdfast.adapters.shared.files.committed_folder import make_folders, move
 from holdfast.adapters.shared.token_store.folder_operations import (
     CorruptTokensError,
     TokenFileOperations,
@@ -95,7 +96,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
             self._folder.prepare()
             if (stored := self._stored(name)) is not None:
                 return stored.shard
-            self._folder.make_folder(self._shards.place)
+            make_folders(self._folder.files, self._shards.place)
         grown = self._cache_budget.check if self._cache_budget else _unlimited
         with self._folder.draft() as draft:  # exceptions of the parts propagate unchanged
             cipher = self._encryption and self._encryption.new()
@@ -127,8 +128,8 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
                 return stored  # another process stored it first, and may use it
             if self._cache_budget is not None:
                 self._cache_budget.free(sum(manifest.sizes.values()) + (draft / MANIFEST).stat().st_size)
-            self._folder.make_folder(target.parent)
-            self._folder.publish(draft, target)
+            make_folders(self._folder.files, target.parent)
+            move(self._folder.files, draft, target)
         return manifest
 
     def _stored(self, name: str) -> ShardManifest | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from fsspec.core import url_to_fs
 from typing_extensions import override
 
+from holdfast.adapters.shared.files.committed_folder import make_folders
 from holdfast.adapters.shared.token_store.derived_arrays import DerivedArrayStore, LruCache
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations, safe_name, storing
 from holdfast.adapters.shared.token_store.token_folder import TokenFolder
@@ -187,7 +188,7 @@ class FilesTokenSource(BasicTokenSource):
         place = self._folder.root / ".files" / safe_name(key)
         with storing("the information about the files", self._folder.root):
             self._folder.prepare()
-            self._folder.make_folder(place)
+            make_folders(self._folder.files, place)
         return place
 
 
@@ -292,13 +293,13 @@ def _download(file_system: Any, remote: str, key: str, folder: TokenFolder) -> P
     target = place / f"{safe_name(key)}{_suffix(remote)}"
     with storing("downloads", folder.root):
         folder.prepare()
-        folder.make_folder(place)
+        make_folders(folder.files, place)
     if not target.exists():
         with folder.draft() as draft:
             file_system.get_file(remote, str(draft / target.name))
             with storing(target.name, place):
                 folder.files.sync_file(draft / target.name)
-                folder.files.replace_file(draft / target.name, target)
+                folder.files.rename(draft / target.name, target)
                 folder.files.sync_folder(place)
     return target
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, final
 from uuid import uuid4
 
+from holdfast.adapters.shared.files.committed_folder import move
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.shared.tensor_state.file_parts import AVERAGE_FILE, MODEL_FILE, InMemoryPart, read_whole
 from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
@@ -149,8 +150,7 @@ class _Draft:
                 self._files.remove_file(self.folder / name)
             self._writer.seal(self.folder, manifest)
             self._files.sync_folder(self.folder)
-            self.folder.rename(self._target)
-            self._files.sync_folder(self._target.parent)
+            move(self._files, self.folder, self._target)
         except OSError as error:
             raise self._unwritable(error) from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.files.draft_folder import draft_beside, move_draft
+from holdfast.adapters.shared.files.committed_folder import draft_beside, move_draft
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.bootstrap.operations.base_of_adapters import with_base
 from holdfast.bootstrap.operations.export_files import (

@@ -118,7 +118,7 @@ class FileOperations:
         self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Move ``source`` to ``target`` on the same file system, atomically."""
+        """Move ``source`` to ``target`` on the same file system, atomically; a file ``target`` is replaced."""
         source.rename(target)
 
     def remove_file(self, path: Path) -> None:
@@ -148,6 +148,19 @@ class FileOperations:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def create_file(files: FileOperations, path: Path, data: bytes) -> None:
+    """Create the file ``path``, which does not exist, with ``data``; all is durable but its name."""
+    files.write_file(path, data)
+    files.sync_file(path)
+
+
+def write_whole(files: FileOperations, path: Path, data: bytes) -> None:
+    """Write ``data`` to the file ``path``, which may exist, all of it or nothing; all is durable but its name."""
+    draft = path.with_name(f"{path.name}.{uuid4().hex}")  # an earlier attempt may have failed half-way
+    create_file(files, draft, data)
+    files.rename(draft, path)
 
 
 def destroy_file(files: FileOperations, path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from blake3 import blake3
 from safetensors.numpy import save
 
+from holdfast.adapters.shared.files.file_operations import create_file
 from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_at, regular
 from holdfast.adapters.shared.token_store.checked_ids import CheckedFile, CheckedIds, block_digests
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, bytes_of, reading, storing
@@ -119,9 +120,8 @@ def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardC
     with folder.draft() as draft:
         unfinished = draft / path.name
         data = _file_of(contiguous, {"blake3": _digest(contiguous), "name": path.name})
-        folder.files.write_file(unfinished, data if cipher is None else cipher.encrypt(path.name, data))
-        folder.files.sync_file(unfinished)
-        folder.files.replace_file(unfinished, path)
+        create_file(folder.files, unfinished, data if cipher is None else cipher.encrypt(path.name, data))
+        folder.files.rename(unfinished, path)
         folder.files.sync_folder(path.parent)
 
 

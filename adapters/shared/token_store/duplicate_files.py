@@ -8,6 +8,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.shared.files.committed_folder import make_folders
 from holdfast.adapters.shared.files.file_operations import replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.adapters.shared.token_store.derived_arrays import load_arrays, store_arrays
@@ -83,7 +84,7 @@ class DuplicateFiles:
         path = self._path(group, name)
         with storing(name, path.parent):
             self._folder.prepare()
-            self._folder.make_folder(path.parent)
+            make_folders(self._folder.files, path.parent)
             store_arrays(self._folder, path, arrays, self._cipher(group))
             self._verified.discard(path)
 

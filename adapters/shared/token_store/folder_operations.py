@@ -35,10 +35,6 @@ class TokenFileOperations(FileOperations):
             while rest:
                 rest = rest[file.write(rest) :]
 
-    def replace_file(self, source: Path, target: Path) -> None:
-        """Move the file ``source`` to ``target`` atomically, replacing an existing file."""
-        source.replace(target)
-
 
 @final
 class CorruptTokensError(Exception):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from blake3 import blake3
 
+from holdfast.adapters.shared.files.file_operations import create_file
 from holdfast.adapters.shared.token_store.folder_operations import bytes_of, storing
 from holdfast.adapters.shared.token_store.token_manifest import (
     DTYPES,
@@ -81,8 +82,7 @@ class ShardWriter:
             digests = {column.path.name: column.finish() for column in [*columns, *mask.finish()]}
             dtype = str(self._dtype or DTYPES[0])
             manifest = ShardManifest(name, dtype, num_tokens, num_documents, digests, meta, self._cipher)
-            self._files.write_file(self._folder / MANIFEST, manifest.to_bytes())
-            self._files.sync_file(self._folder / MANIFEST)
+            create_file(self._files, self._folder / MANIFEST, manifest.to_bytes())
             self._files.sync_folder(self._folder)
         return manifest
 

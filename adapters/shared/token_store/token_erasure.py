@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
+from holdfast.adapters.shared.files.committed_folder import erase, is_erased, lock_of_folder, make_folders, move
 from holdfast.adapters.shared.files.file_operations import destroy_file
 from holdfast.adapters.shared.files.regular_file import IrregularFileError, parse_json, read_regular
 from holdfast.adapters.shared.token_store.duplicate_files import DUPLICATES, DUPLICATES_KEY
-from holdfast.adapters.shared.token_store.token_folder import VERSIONS, TokenFolder, lock_of_folder
+from holdfast.adapters.shared.token_store.token_folder import VERSIONS, TokenFolder
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, TOKENS
 from holdfast.adapters.shared.token_store.token_shards import lock_to_evict
 from holdfast.domain.errors import StateError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
 
-_RECORD = "ERASED.json"
 _LONGEST_NAME = 60  # of a dataset, in the names of its quarantined and half-erased folders
 
 
@@ -78,7 +77,7 @@ class TokenEraser:
         datasets = [path for path in _folders_in(self._folder.root) if path.name == name or name is None]
         for dataset in datasets:
             _check_no_links(dataset)
-        graves = [path for path in _folders_in(self._graves) if not _is_erased(path)]
+        graves = [path for path in _folders_in(self._graves) if not is_erased(path)]
         others = [*_folders_in(self._folder.quarantine), *graves]
         prefix = "" if name is None else f"{name[:_LONGEST_NAME]}."
         folders = [*datasets, *(path for path in others if path.name.startswith(prefix))]
@@ -99,51 +98,29 @@ class TokenEraser:
     def erase(self, found: ErasableTokens) -> None:
         """Make ``found`` unreadable for good."""
         if found.folder.parent == self._folder.drafts:
-            self._destroy_keys(found.folder)
+            for path in _keys_in(found.folder):
+                destroy_file(self._files, path)
             self._files.remove_tree(found.folder)
             self._files.sync_folder(self._folder.drafts)
             return
         grave = self._bury(found.folder)
         self._check_no_readers(grave)
-        self._destroy_keys(grave)
-        self._record(grave, found.num_shards)
-        for path in sorted(grave.iterdir()):
-            if path.name != _RECORD:
-                self._files.remove_tree(path)
-        self._files.sync_folder(grave)
-
-    def _bury(self, folder: Path) -> Path:
-        if folder.parent == self._graves:
-            return folder
-        self._folder.make_folder(self._graves)
-        grave = self._graves / f"{folder.name}.{uuid4().hex[:8]}"
-        self._files.rename(folder, grave)
-        self._files.sync_folder(folder.parent)
-        self._files.sync_folder(self._graves)
-        return grave
-
-    def _destroy_keys(self, folder: Path) -> None:
-        for path in sorted([*folder.rglob(MANIFEST), *folder.rglob(DUPLICATES_KEY)]):
-            if path.is_file() and not path.is_symlink():
-                destroy_file(self._files, path)
-
-    def _record(self, grave: Path, num_shards: int) -> None:
-        if (grave / _RECORD).exists():
-            return
-        unfinished = grave / f"{_RECORD}.new"
-        if unfinished.exists():
-            self._files.remove_file(unfinished)
         told = {
             "name": grave.name.rpartition(".")[0],
-            "shards": num_shards,
+            "shards": found.num_shards,
             "erased_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "was_encrypted": True,
             "by": dict(self._by),
         }
-        self._files.write_file(unfinished, json.dumps(told).encode())
-        self._files.sync_file(unfinished)
-        self._files.rename(unfinished, grave / _RECORD)
-        self._files.sync_folder(grave)
+        erase(self._files, grave, _keys_in(grave), told)
+
+    def _bury(self, folder: Path) -> Path:
+        if folder.parent == self._graves:
+            return folder
+        make_folders(self._files, self._graves)
+        grave = self._graves / f"{folder.name}.{uuid4().hex[:8]}"
+        move(self._files, folder, grave)
+        return grave
 
     def _check_no_readers(self, folder: Path) -> None:
         for shard in _shards_in(folder):
@@ -182,5 +159,6 @@ def _dataset_of(version: Path) -> str | None:
         return None
 
 
-def _is_erased(folder: Path) -> bool:
-    return [path.name for path in folder.iterdir()] == [_RECORD]
+def _keys_in(folder: Path) -> list[Path]:
+    found = sorted([*folder.rglob(MANIFEST), *folder.rglob(DUPLICATES_KEY)])
+    return [path for path in found if path.is_file() and not path.is_symlink()]

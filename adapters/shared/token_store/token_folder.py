@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-from errno import EEXIST, ENOTEMPTY
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
-from holdfast.adapters.shared.files.file_lock import lock, locked, open_folder
+from holdfast.adapters.shared.files.committed_folder import delete_abandoned, locked_draft, make_folders, move
+from holdfast.adapters.shared.files.file_lock import locked, open_folder
+from holdfast.adapters.shared.files.file_operations import write_whole
 from holdfast.adapters.shared.files.regular_file import parse_json, read_alike, read_regular, sealed, unsealed
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, storing
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, is_encrypted_in
@@ -68,14 +68,14 @@ class TokenFolder:
         """Create the missing folders, and delete the unfinished writes of dead processes."""
         if self._is_prepared:
             return
-        self._make(self.root)
+        make_folders(self.files, self.root)
         with self.locked():
             if not self.check() or _read_marker(self.root / MARKER) is None:
                 self._mark()
             for folder in (self.drafts, self.quarantine):
                 if not folder.is_dir():
                     self.files.make_folder(folder)
-            self._sweep()
+            delete_abandoned(self.files, self.drafts.iterdir())
             self.files.sync_folder(self.root)
         self._is_prepared = True
 
@@ -84,16 +84,7 @@ class TokenFolder:
         with contextlib.suppress(OSError):
             if any(self.drafts.iterdir()):
                 with self.locked():
-                    self._sweep()
-
-    def make_folder(self, folder: Path) -> None:
-        """Create ``folder``, if it does not exist, and its parents within the root, durably."""
-        if folder.is_dir():
-            return
-        self.make_folder(folder.parent)
-        with contextlib.suppress(FileExistsError):  # another process created it
-            self.files.make_folder(folder)
-        self.files.sync_folder(folder.parent)
+                    delete_abandoned(self.files, self.drafts.iterdir())
 
     def locked(self) -> AbstractContextManager[None]:
         """Prevent other processes and threads from counting and deleting within the block."""
@@ -102,74 +93,33 @@ class TokenFolder:
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
         """Yield a new folder to write into, deleted at the end unless it was published. Raises ``StateError``."""
-        path = self.drafts / uuid4().hex
-        with storing("a draft", self.root), self.locked():
-            self.files.make_folder(path)
-            held = lock_of_folder(path)
-        try:
+        with contextlib.ExitStack() as stack:
+            with storing("a draft", self.root):
+                path = stack.enter_context(locked_draft(self.files, self.drafts / uuid4().hex, self.root))
             yield path
-        finally:
-            with contextlib.suppress(OSError):  # the next process sweeps
-                if path.exists():
-                    self.files.remove_tree(path)
-            if held is not None:
-                os.close(held)
-
-    def publish(self, draft: Path, target: Path) -> bool:
-        """Move a complete draft to its place, durably; return whether it was free."""
-        try:
-            self.files.rename(draft, target)
-        except OSError as error:
-            if error.errno in {EEXIST, ENOTEMPTY}:
-                return False
-            raise
-        self.files.sync_folder(target.parent)
-        self.files.sync_folder(self.drafts)
-        return True
 
     def set_aside(self, path: Path) -> Path | None:
         """Move a damaged folder into quarantine and return its new path; None if it no longer exists."""
         target = self.quarantine / f"{path.parent.name[:60]}.{path.name}.{uuid4().hex[:8]}"
-        self.make_folder(self.quarantine)
+        make_folders(self.files, self.quarantine)
         try:
-            self.files.rename(path, target)
+            move(self.files, path, target)
         except FileNotFoundError:
             return None
-        self.files.sync_folder(path.parent)
         return target
 
     def throw_away(self, path: Path) -> None:
         """Move a folder away, then delete it, so that no process ever sees an incomplete folder."""
         grave = self.drafts / uuid4().hex
-        self.files.rename(path, grave)
-        self.files.sync_folder(path.parent)
+        move(self.files, path, grave)
         self.files.remove_tree(grave)
-
-    def _make(self, folder: Path) -> None:
-        if not folder.is_dir():
-            self._make(folder.parent)
-            with contextlib.suppress(FileExistsError):
-                self.files.make_folder(folder)
-            self.files.sync_folder(folder.parent)
 
     def _mark(self) -> None:
         for path in self.root.glob(f"{MARKER}.*"):
             self.files.remove_file(path)
-        unfinished = self.root / f"{MARKER}.{uuid4().hex}"
         told = {"schema": SCHEMA, "written_by": "holdfast", "holds": "tokens; may be deleted as a whole"}
         text = json.dumps(sealed({**told, "encrypted": True} if self._is_encrypted else told))
-        self.files.write_file(unfinished, f"{text}\n".encode("ascii"))
-        self.files.sync_file(unfinished)
-        self.files.rename(unfinished, self.root / MARKER)
-
-    def _sweep(self) -> None:
-        for path in sorted(self.drafts.iterdir()):
-            held = lock_of_folder(path)
-            if held is not None:
-                try:
-                    self.files.remove_tree(path)
-                finally:
-                    os.close(held)
+        write_whole(self.files, self.root / MARKER, f"{text}\n".encode("ascii"))
 
 
 def holds_encrypted(root: Path) -> bool:
@@ -179,18 +129,6 @@ def holds_encrypted(root: Path) -> bool:
     """
     told = _read_marker(root / MARKER)
     return _shards_are_encrypted(root) if told is None else told
-
-
-def lock_of_folder(path: Path) -> int | None:
-    """Return a descriptor that locks the folder until it is closed; None if it is gone or already locked."""
-    try:
-        descriptor = lock(open_folder(path))
-    except (FileNotFoundError, BlockingIOError):
-        return None
-    if not path.exists():  # its owner has published or deleted it since
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _read_marker(path: Path) -> bool | None:

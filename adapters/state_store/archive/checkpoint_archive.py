@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.file_operations import FileOperations, create_file, explain
 from holdfast.adapters.state_store.archive.object_store import fingerprint
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest, verify
 from holdfast.adapters.state_store.hashing import CorruptCheckpoint, CorruptionKind, HashingStream
@@ -365,8 +365,7 @@ def download(objects: ObjectStore, files: FileOperations, manifest: Manifest, da
                 CorruptionKind.WRONG_HASH, f"{objects.name(key)} does not have the bytes that were saved"
             )
     for path, content in ((into / MANIFEST, data), (into / COMMIT, commit_of(data))):
-        files.write_file(path, content)
-        files.sync_file(path)
+        create_file(files, path, content)
     for folder in [*sorted(inner, reverse=True), into]:
         files.sync_folder(folder)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
+from holdfast.adapters.shared.files.committed_folder import make_folders
 from holdfast.adapters.shared.files.file_operations import FileOperations, destroy_file, explain
 from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore, count_nothing
 from holdfast.domain.errors import StateError
@@ -106,7 +107,7 @@ class LocalObjectStore(ObjectStore):
     def _create(self, key: str, chunks: Iterable[bytes]) -> bool:
         path = self._root / key
         with self._doing("written", key):
-            self._make(path.parent)
+            make_folders(self._files, path.parent)
             try:
                 self._files.write_chunks(path, chunks)
                 self._files.sync_file(path)
@@ -118,12 +119,6 @@ class LocalObjectStore(ObjectStore):
                     self._files.remove_file(path)
                 raise
         return True
-
-    def _make(self, folder: Path) -> None:
-        if not folder.is_dir():
-            self._make(folder.parent)
-            self._files.make_folder(folder)
-            self._files.sync_folder(folder.parent)
 
     def _chunks(self, path: Path) -> Iterator[bytes]:
         with self._files.open_file(path) as file:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from holdfast.adapters.shared.token_store.token_folder import lock_of_folder
+from holdfast.adapters.shared.files.committed_folder import lock_of_folder
 
 
 @pytest.mark.parametrize("ending", ["published", "deleted"])
