@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
+from accelerate import PartialState
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from typing_extensions import override
@@ -67,29 +66,34 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     @override
     def prepare(self, model: CausalLanguageModel) -> Trainable:
         refuse_launched_engine()
-        AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  an earlier run may have set another precision
-        steps = GradientAccumulationPlugin(num_steps=1)  # else the environment may set another number
-        backends = []
-        if self._parallelism.offload and self._device == "cuda":  # shards are reduced and gathered in host memory too
-            backends.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
-        accelerator = Accelerator(
-            cpu=self._device == "cpu",
-            mixed_precision="no",  # other precisions than fp32 are autocast here: Accelerate refuses fp16 on a CPU
-            gradient_accumulation_plugin=steps,
-            kwargs_handlers=backends,
-        )
+        device = self._open_group()
         if self._precision == "fp8":
             use_float8(model, sequence_length=self._sequence_length)
         hardware = describe(model, self._device, self._precision, self._sequence_length)
-        engine = within_memory(self._device, self._wrap, model, accelerator)
+        engine = within_memory(self._device, self._wrap, model, device)
         return TorchTrainable(engine, hardware, seed=self._seed, mesh=self._parallelism.mesh)
 
-    def _wrap(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
-        device = accelerator.device
+    def _open_group(self) -> torch.device:
+        """Let Accelerate open the group of the ranks, if there are several, and return this rank's device."""
+        options = {}
+        if self._parallelism.offload and self._device == "cuda":  # shards are reduced and gathered in host memory too
+            options["backend"] = "cuda:nccl,cpu:gloo"
+        state = PartialState(cpu=self._device == "cpu", **options)
+        num_ranks = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else state.num_processes
+        if state.num_processes != num_ranks or (num_ranks > 1 and state.device.type != self._device):
+            msg = (
+                f"this process has used Accelerate on {state.device.type}, as one of {state.num_processes}, and "
+                f"the run is on {self._device}, on {num_ranks} ranks: start it in a process of its own"
+            )
+            raise ConfigurationError(msg)
+        # Accelerate keeps the device of the first run in a process
+        return state.device if state.device.type == self._device else torch.device(self._device)
+
+    def _wrap(self, model: CausalLanguageModel, device: torch.device) -> TrainingEngine:
         if self._parallelism.mesh.pipeline > 1:
-            return self._wrap_in_stages(model, accelerator)
+            return self._wrap_in_stages(model, device)
         if self._parallelism.needs_mesh:
-            return self._wrap_on_mesh(model, accelerator)
+            return self._wrap_on_mesh(model, device)
         is_sharded = world_size() > 1 and self._is_to_be_sharded(model, device)
         if is_sharded:
             _check_not_quantized(model)
@@ -100,7 +104,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             msg = "optimizer.offload stores the shards of a model in host memory, and this model is not sharded: "
             raise ConfigurationError(msg + "set optimizer.sharding=fsdp2 on several processes, or offload to false")
         else:
-            self._move(model, accelerator)
+            self._move(model, device)
         optimizer = self._optimizer(model, "sharded" if is_sharded else "whole")
         options = self._options(model)
         if is_sharded:
@@ -109,13 +113,13 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             return DdpEngine(model, optimizer, device, **options)
         return TorchEngine(model, model, optimizer, device, **options)
 
-    def _wrap_on_mesh(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
-        device, wanted = accelerator.device, self._parallelism.resolved()
+    def _wrap_on_mesh(self, model: CausalLanguageModel, device: torch.device) -> TrainingEngine:
+        wanted = self._parallelism.resolved()
         if model.adapters is not None or self._precision == "fp8":
             msg = "distributed.mesh has tensor, context or replicate, which work with neither model.lora nor fp8: "
             raise ConfigurationError(msg + "leave them at 1")
         if model.deferred is None:
-            self._move(model, accelerator)
+            self._move(model, device)
         mesh = wanted.device_mesh(device.type)
         if wanted.mesh.tensor > 1:
             model.tensor_parallelism = TensorParallelism(model.network, mesh["tensor"])
@@ -131,7 +135,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         self._place(model, device)
         return FsdpEngine(model, self._optimizer(model, "sharded"), device, **self._options(model))
 
-    def _wrap_in_stages(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
+    def _wrap_in_stages(self, model: CausalLanguageModel, device: torch.device) -> TrainingEngine:
         if model.adapters is not None or self._precision == "fp8" or self._parallelism.offload:
             msg = "distributed.mesh.pipeline works with none of model.lora, fp8 and optimizer.offload: leave it at 1"
             raise ConfigurationError(msg)
@@ -142,14 +146,14 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             raise ConfigurationError(msg + "set optimizer.sharding=auto")
         # before the model goes to the device, which need only hold this rank's layers
         model.pipeline_parallelism = PipelineParallelism(model.network, self._parallelism.schedule)
-        self._move(model, accelerator)
-        return PipelineEngine(model, self._optimizer(model, "whole"), accelerator.device, **self._options(model))
+        self._move(model, device)
+        return PipelineEngine(model, self._optimizer(model, "whole"), device, **self._options(model))
 
-    def _move(self, model: CausalLanguageModel, accelerator: Accelerator) -> None:
+    def _move(self, model: CausalLanguageModel, device: torch.device) -> None:
         """Move ``model`` to its device, or place its weights there if they are deferred."""
         if model.deferred is None:
-            accelerator.prepare_model(model, evaluation_mode=True)
-        self._place(model, accelerator.device)
+            model.to(device)
+        self._place(model, device)
 
     def _place(self, model: CausalLanguageModel, device: torch.device) -> None:
         """Place the weights of ``model``, if they are deferred, now that this rank has only its part of them."""

@@ -344,3 +344,12 @@ def test_a_real_shortage_is_survived(precision):
     """A process that truly runs out of memory is told so, changes nothing, and takes the step in parts that fit."""
     # there is room for few of the sixteen parts: nothing of one may stay while the next is computed
     assert run_child("run_out_of_memory", precision)[-3:] == ["OutOfMemory", "True", "True"]
+
+
+def test_a_run_on_ranks_in_a_process_that_trained_alone_is_refused(monkeypatch):
+    """Accelerate opens a group for the first run in a process only: a later run does not train alone unseen."""
+    prepare()
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigurationError, match="as one of 1, and the run is on cpu, on 2 ranks: start it in a"):
+        prepare()
