@@ -49,7 +49,7 @@ class AdapterTable(containers.DeclarativeContainer):
 
     event_bus: Kinds = providers.FactoryAggregate(
         blinker=providers.Factory(lazy("holdfast.adapters.event_bus.blinker:BlinkerEventBus")),
-        memory=providers.Factory(lazy("holdfast.adapters.event_bus.memory:MemoryEventBus")),
+        memory=providers.Factory(lazy("holdfast.adapters.event_bus.blinker:BlinkerEventBus")),
     )
     process_group: Kinds = providers.FactoryAggregate(
         auto=providers.Factory(open_group),

@@ -130,9 +130,9 @@ class BlinkerEventBusSettings(Section):
 
 
 class MemoryEventBusSettings(Section):
-    """Events over plain function calls."""
+    """Another name of kind ``blinker``, for settings that have it."""
 
-    kind: Literal["memory"] = Field(default="memory", description="Plain function calls.")
+    kind: Literal["memory"] = Field(default="memory", description="The same as blinker.")
 
 
 EventBusSettings = Annotated[

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.adapters.event_bus.blinker import BlinkerEventBus
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.control_files import ControlFiles
 from holdfast.application.handlers.evaluate_on_cadence import AwaitVerdicts, EvaluateOnCadence, StopWithoutImprovement
@@ -376,7 +376,7 @@ class HostEvents:
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
         self.has_failed = False
-        self.bus: EventBus = MemoryEventBus()  # of a run that fails before there is another
+        self.bus: EventBus = BlinkerEventBus()  # of a run that fails before there is another
         self._connected = ExitStack()
 
     def begin(self, bus: EventBus, stack: ExitStack) -> None:
