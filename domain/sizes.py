@@ -1,4 +1,4 @@
-"""Notation of sizes and counts: reads ``1GiB``, ``20M``, ``2e7`` and ``1_000``, and writes ``6.4 GB``."""
+"""Notation of sizes and counts: reads ``1GiB``, ``20M``, ``2e7`` and ``1_000``, and writes ``6.4 GiB``."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def size_in_bytes(text: str) -> int:
 
 
 def shown_size(num_bytes: float | None) -> str:
-    """Return ``num_bytes`` for a person, in B, kB, MB, GB or TB, "-" for None; all sizes that are shown are its."""
+    """Return ``num_bytes`` for a person, in B, KiB, MiB, GiB or TiB, "-" for None; all sizes that are shown are its."""
     if num_bytes is None:
         return "-"
-    if not num_bytes >= 999.5:  # NaN too
+    if not num_bytes >= 1023.5:  # NaN too
         return f"{num_bytes:.0f} B"
-    size = num_bytes / 1000
-    for unit in ("kB", "MB", "GB"):
-        if size < 999.95:
-            return f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+    size = num_bytes / 1024
+    for unit in ("KiB", "MiB", "GiB"):
+        if size < 1023.95:
+            return f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

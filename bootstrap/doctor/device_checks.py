@@ -194,9 +194,9 @@ if __name__ == "__main__":
     print(json.dumps(found))  # noqa: T201  the parent reads it
 
 
-_LEAST_MEMORY = 1e9  # bytes, for Python, torch and a small model
-_LITTLE_MEMORY = 2e9
-_LEAST_ADDRESSES = 2e9  # of the smallest run, which maps more than it uses
+_LEAST_MEMORY = 2**30  # bytes, for Python, torch and a small model
+_LITTLE_MEMORY = 2 * 2**30
+_LEAST_ADDRESSES = 2 * 2**30  # of the smallest run, which maps more than it uses
 _LEAST_FILES, _FEW_FILES = 256, 1024
 _LARGE_SKEW_SECONDS = 900.0  # S3 refuses requests that are signed so far from its own time
 _SKEW_SECONDS = 60.0

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 20
 _WRITTEN = 16 * _BLOCK
-_SLOW = 20e6  # bytes a second
+_SLOW = 20 * 2**20  # bytes a second
 _SLOW_SYNC_SECONDS = 2.0
 _RENAMES = 100
 _CONTENT = 1 << 16
-_LEAST_ROOM = 32e6  # bytes, for the records of a run and a tokenizer
-_LEAST_TEMPORARY = 100e6
-_LEAST_SHARED = 1e9
+_LEAST_ROOM = 32 * 2**20  # bytes, for the records of a run and a tokenizer
+_LEAST_TEMPORARY = 100 * 2**20
+_LEAST_SHARED = 2**30
 
 
 @dataclass(frozen=True, slots=True)

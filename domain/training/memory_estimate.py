@@ -114,7 +114,7 @@ class MemoryEstimate:
     """Predicted bytes of one rank: those that stay, those of a pass through the model, and the peak of both.
 
     ``host`` are those of offloaded parts in host memory, of this rank. The framework's own memory is not included: on
-    CUDA 0.5 to 1 GB of context and kernels, and the allocator's fragmentation.
+    CUDA 0.5 to 1 GiB of context and kernels, and the allocator's fragmentation.
     """
 
     weights: float

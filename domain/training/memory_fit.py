@@ -221,11 +221,11 @@ def choose_checkpointing(shape: ModelShape, budget: CheckpointBudget) -> Checkpo
     for every, activations in taken.items():
         if activations <= budget.max_bytes:
             return CheckpointChoice(every, activations, taken[0])
-    least = math.ceil(min(taken.values()) / 1e6)
+    least = math.ceil(min(taken.values()) / 2**20)
     rows, length = budget.training.rows, budget.training.length
     msg = (
         f"model.gradient_checkpointing leaves {shown_size(budget.max_bytes)} for the activations of {rows} "
-        f"rows of {length} tokens, which take {least}MB at least: set budget:{least}MB or a smaller "
+        f"rows of {length} tokens, which take {least}MiB at least: set budget:{least}MiB or a smaller "
         "optimizer.micro_batch"
     )
     raise ConfigurationError(msg)

@@ -98,7 +98,7 @@ def test_the_figures_of_the_page_are_those_that_plan_computes(home, monkeypatch)
     parts = ", ".join(f"{name} {shown_size(getattr(found, name))}" for name in names)
     assert f"by part, by the formula: {parts}\nat most {shown_size(found.peak)} of them at once" in text_of(PAGE)
     table = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
-    rows = re.findall(r"`(\w+)\.yaml` \|[^|]*\| ([\d.]+ GB) \|", text_of(PAGE))
+    rows = re.findall(r"`(\w+)\.yaml` \|[^|]*\| ([\d.]+ GiB) \|", text_of(PAGE))
     assert len(rows) == 3
     for name, peak in rows:
         assert f"| {peak} |" in re.search(rf"^\| `{name}` .*$", table, re.MULTILINE)[0]

@@ -13,7 +13,7 @@ from holdfast.bootstrap.cli.main import _parser
 from tests.support.command_line import ROOT, corpus, environment, run, run_here, tiny
 from tests.support.planted_troubles import closed_port, mounted
 
-GB = 10**9
+GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,9 @@ def test_the_default_settings_have_no_error_here(tmp_path):
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory):
-    """Return ``doctor --json`` with planted troubles under a limit of 1 GB of memory, and whether its disk is small."""
+    """Return ``doctor --json`` with planted troubles under a limit of 1 GiB of memory, and whether its disk is small."""
     place = tmp_path_factory.mktemp("troubled")
-    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (GB, GB))  # noqa: E731
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (GIB, GIB))  # noqa: E731
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(pytest.skip.Exception):  # then the disk is large, and the rest is there all the same
             stack.enter_context(mounted(place / "disk", "-t", "tmpfs", "-o", "size=1m", "none"))
@@ -82,11 +82,11 @@ def test_planted_troubles_end_with_the_documented_code(troubled):
     assert "run.dir" in found["run folder space"]["remedy"]
 
 
-def test_a_memory_limit_of_1_gb_is_named(troubled):
-    """Under a limit of 1 GB of address space the report is complete, and names the limit and how to raise it."""
+def test_a_memory_limit_of_1_gib_is_named(troubled):
+    """Under a limit of 1 GiB of address space the report is complete, and names the limit and how to raise it."""
     found = findings_of(troubled[0])
     assert found["memory"]["verdict"] == "error"
-    assert "RLIMIT_AS is 1.0 GB" in found["memory"]["detail"]
+    assert "RLIMIT_AS is 1.0 GiB" in found["memory"]["detail"]
     assert "ulimit -v unlimited" in found["memory"]["remedy"]
     assert "clock" in found
 

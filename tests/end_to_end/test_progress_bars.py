@@ -48,11 +48,11 @@ def test_each_bar_is_seen(tmp_path):
     first = drawn("train", *settings, cwd=tmp_path)
     for bar in [
         r"training the tokenizer, (counting words · \d+%|merging)",
-        r"tokenizing [\d,.]+ MB · \d+% · \d+ s",
+        r"tokenizing [\d,.]+ MiB · \d+% · \d+ s",
         r"evaluating · \d+% · \d+ s",
     ]:
         assert re.search(bar, first), bar
-    assert re.search(r" · [\d.,]+ ([kM]?B|GB|tokens)/s · \d+ s left", first)
+    assert re.search(r" · [\d.,]+ (([KMG]i)?B|tokens)/s · \d+ s left", first)
 
 
 @pytest.mark.slow

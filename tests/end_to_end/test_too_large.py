@@ -66,11 +66,11 @@ def test_in_a_control_group_a_model_is_refused(tmp_path, in_group):
     """3 billion parameters in a live group of 2 GiB end with 2 before anything is tokenized, and have a story."""
     process = in_group(2 << 30, "train", *tiny(corpus(tmp_path), *THREE_BILLION))
     assert process.returncode == 2, process.stderr
-    assert "its control group allows 2.1 GB of memory: no setting makes it fit" in process.stderr
+    assert "its control group allows 2.0 GiB of memory: no setting makes it fit" in process.stderr
     assert not (tmp_path / "cache").exists()
     told = run_here("explain", "runs/default", cwd=tmp_path)
     assert told.returncode == 0
-    assert "its control group allows 2.1 GB of memory" in told.stdout
+    assert "its control group allows 2.0 GiB of memory" in told.stdout
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_what_nearly_fills_its_control_group_is_told_before_and_after(tmp_path, 
     told = run_here("explain", "runs/default", cwd=tmp_path)
     assert told.returncode == 0
     assert "most likely a lack of memory (dmesg reports it), as training the model takes 4" in told.stdout
-    assert "its control group allows 560.0 MB of memory" in told.stdout
+    assert "its control group allows 534.1 MiB of memory" in told.stdout
 
 
 def test_a_giant_is_refused_before_anything_is_read_or_built(tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_under_a_limit_of_its_address_space_a_model_is_refused(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, 2 * 10**9)),
     )
     assert process.returncode == 2, process.stderr
-    assert "RLIMIT_AS is 2.0 GB" in process.stderr
+    assert "RLIMIT_AS is 1.9 GiB" in process.stderr
     assert "Traceback" not in process.stderr
 
 

@@ -140,7 +140,7 @@ def test_hashing_is_told_only_where_files_are_read(tmp_path):
     reader = TextReader(FilesDataSource([str(path)]), BYTES, RejectedRecords("stop"))
     for _ in range(2):
         Datasets(tmp_path, show=lambda phase, share=None: told.append(phase)).keep(reader)
-    assert told == ["hashing 7.0 kB of data"]
+    assert told == ["hashing 6.8 KiB of data"]
 
 
 def test_what_is_known_is_not_read_again(folder):

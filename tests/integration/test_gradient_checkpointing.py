@@ -152,8 +152,8 @@ def test_a_budget_that_nothing_keeps_is_refused():
     """The refusal names the smallest budget that would do, and that one does."""
     with pytest.raises(ConfigurationError, match=r"6 rows of 16 tokens.*set budget:") as refused:
         build(DEEP["llama"], within(1000))
-    least = int(str(refused.value).split("set budget:")[1].split("MB")[0])
-    build(DEEP["llama"], within(least * 1_000_000))
+    least = int(str(refused.value).split("set budget:")[1].split("MiB")[0])
+    build(DEEP["llama"], within(least << 20))
 
 
 @pytest.mark.parametrize(

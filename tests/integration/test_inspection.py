@@ -89,7 +89,7 @@ def test_a_good_run_is_told_oldest_first(root, inspect, look):
         ["2", "2,000", "periodic"],
         ["3", "3,000", "preempt"],
     ]
-    assert rows[-1][3:] == ["bitwise", "2001-09-09", "01:46:40", "7.0", "kB", "verified", "-", "-", "-", "-"]
+    assert rows[-1][3:] == ["bitwise", "2001-09-09", "01:46:40", "6.8", "KiB", "verified", "-", "-", "-", "-"]
     assert out.endswith("a resume would take checkpoint-3\n")
     code, report = look(root)
     assert (code, report["sound"], report["resume"]["takes"]) == (0, True, "checkpoint-3")
@@ -185,7 +185,7 @@ def test_a_checkpoint_folder_alone(root, tmp_path, inspect, look):
         "state": "verified",
     }
     out = inspect(folder_of(root))[1]
-    assert f"model           7.0 kB  blake3:{blake3(FILES['model']).hexdigest()[:12]}  verified\n" in out
+    assert f"model          6.8 KiB  blake3:{blake3(FILES['model']).hexdigest()[:12]}  verified\n" in out
 
 
 def test_a_changed_manifest_is_not_believed(root, look):

@@ -85,7 +85,7 @@ EXAMPLES = [
     RollBackSkipped(PROGRESS, "the loss rose from 2.1 to 7.5"),
     DataDrifted(PROGRESS, "4f1c2a", "tokens a document moved from 210 to 420", [{"name": "tokens", "distance": 0.4}]),
     PreparationStarted(PreparationPhase.TOKENS),
-    PreparationProgressed(PreparationPhase.TOKENS, "tokenizing 8 MB", 1.5, 4e6, 8e6, "B"),
+    PreparationProgressed(PreparationPhase.TOKENS, "tokenizing 7.6 MiB", 1.5, 4e6, 8e6, "B"),
     PreparationEnded(PreparationPhase.TOKENS, 3.0),
     EvaluationProgressed(PROGRESS, "songs", 100, 400),
     CompilationStarted(2, 12.5),

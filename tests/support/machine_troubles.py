@@ -89,7 +89,7 @@ def memory_limit_of_a_container(tmp_path, monkeypatch):
 
 @trouble("error", "ulimit -v unlimited")
 def address_space_of_1_gb(tmp_path, monkeypatch):
-    room = MemoryCapacity(0.7 * GB, "RLIMIT_AS is 1.0 GB, of which 700.0 MB are left")
+    room = MemoryCapacity(0.7 * GB, "RLIMIT_AS is 1.0 GiB, of which 700.0 MiB are left")
     return machine_limits.check_memory_room(room, 20 * GB)
 
 

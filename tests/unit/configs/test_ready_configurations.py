@@ -135,7 +135,7 @@ def predicted(name, **changes):
     settings = load(name)
     training = replace(training_of(settings), **changes)
     found = estimate_memory(shape_of(settings.model), training)
-    return round(found.peak / 1e9, 1), round(found.host * training.engine.num_ranks / 1e9, 1)
+    return round(found.peak / 2**30, 1), round(found.host * training.engine.num_ranks / 2**30, 1)
 
 
 @pytest.mark.parametrize("name", READY)
@@ -143,15 +143,15 @@ def test_the_documents_tell_the_memory_that_is_predicted(name):
     """docs/memory.md and the comment at the head of the file name the figures of the formula."""
     device, host = predicted(name)
     table = (ROOT / "docs/memory.md").read_text()
-    row = re.search(rf"^\| `{name}` \|.*\| ([\d.]+) GB \| ([\d.]+) GB \|", table, re.MULTILINE)
+    row = re.search(rf"^\| `{name}` \|.*\| ([\d.]+) GiB \| ([\d.]+) GiB \|", table, re.MULTILINE)
     assert (float(row[1]), float(row[2])) == (device, host)
     head = (FOLDER / f"{name}.yaml").read_text().split("\n\n")[0]
-    assert f"{device:.1f} GB" in head
-    assert not host or f"{host:.0f} GB" in head
+    assert f"{device:.1f} GiB" in head
+    assert not host or f"{host:.0f} GiB" in head
 
 
 def test_the_configuration_for_adapters_says_why_it_computes_layers_again():
     """One row of it without gradient checkpointing would take more than the GPU has, as its comment says."""
     device, _ = predicted("continue_8b_lora", rows=1, checkpoint_every=0)
-    assert f"{device:.1f} GB in all" in (FOLDER / "continue_8b_lora.yaml").read_text()
-    assert device > 80
+    assert f"{device:.1f} GiB in all" in (FOLDER / "continue_8b_lora.yaml").read_text()
+    assert device * 2**30 > 80e9

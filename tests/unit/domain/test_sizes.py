@@ -23,21 +23,23 @@ NO_SIZES = {  # a key of sizes that were found before
         (None, "-"),
         (0, "0 B"),
         (999, "999 B"),
-        (999.7, "1.0 kB"),
-        (1000, "1.0 kB"),
-        (999_949, "999.9 kB"),
-        (999_951, "1.0 MB"),
-        (6 << 20, "6.3 MB"),
-        (80e9, "80.0 GB"),
-        (2e12, "2.0 TB"),
-        (2e15, "2,000.0 TB"),
-        (float("inf"), "inf TB"),
+        (1023, "1023 B"),
+        (1023.7, "1.0 KiB"),
+        (1024, "1.0 KiB"),
+        (1_048_524, "1,023.9 KiB"),
+        (1_048_525, "1.0 MiB"),
+        (6 << 20, "6.0 MiB"),
+        (80 << 30, "80.0 GiB"),
+        (80e9, "74.5 GiB"),
+        (2 << 40, "2.0 TiB"),
+        (2 << 50, "2,048.0 TiB"),
+        (float("inf"), "inf TiB"),
         (float("-inf"), "-inf B"),
         (float("nan"), "nan B"),
     ],
 )
 def test_a_size_has_the_largest_unit_of_which_it_has_one(num_bytes, text):
-    """One digit follows the point, and no rounding leads to 1000 of a unit."""
+    """One digit follows the point, and no rounding leads to 1,024 of a unit."""
     assert shown_size(num_bytes) == text
 
 

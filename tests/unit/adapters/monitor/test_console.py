@@ -26,7 +26,7 @@ def test_a_line_names_the_figures(clock):
     monitor = console_of(1000, None, file=file, clock=clock)
     monitor.record(12, FIGURES)
     monitor.close()
-    assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.2 GB"]
+    assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.0 GiB"]
 
 
 def test_a_line_tells_what_was_left_out_of_the_data(clock):
@@ -173,7 +173,7 @@ def test_a_phase_that_stands_still_has_no_rate(clock, later, has_rate):
     """A rate of the past says nothing of the time left once nothing has happened for seconds."""
     phase = ShownPhase("loading", 0.0, Amount(0, 90e6), Amount(0, 90e6), 0.0).at(Amount(9e6, 90e6), 1.0)
     again = phase.at(Amount(9e6, 90e6), 1.0 + later)
-    assert again.text(1.0 + later) == f"loading · 10% · {1 + later:.0f} s" + (" · 3.0 MB/s · 27 s left" * has_rate)
+    assert again.text(1.0 + later) == f"loading · 10% · {1 + later:.0f} s" + (" · 2.9 MiB/s · 27 s left" * has_rate)
 
 
 def test_a_phase_whose_steps_are_long_has_a_rate_between_them():
@@ -201,9 +201,9 @@ def test_a_phase_with_an_amount_has_a_rate_and_the_time_left(clock):
     _wait_until(lambda: len(lines_of(file)) == 3)
     monitor.close()
     assert lines_of(file) == [
-        "tokenizing · 33% · 10 s · 2.0 MB/s · 30 s left",
+        "tokenizing · 33% · 10 s · 1.9 MiB/s · 30 s left",
         "evaluating · 50% · 8 s · 25 tokens/s · 8 s left",
-        "saving · 10 s · 12.3 MB/s",
+        "saving · 10 s · 11.7 MiB/s",
     ]
 
 

@@ -53,7 +53,7 @@ def test_a_terminal_is_left_clean():
     monitor.record(999, FIGURES)
     monitor.record(1000, FIGURES)
     monitor.close()
-    last, after = file.getvalue().rsplit("step 1000/1000 · loss 3.412 · 45,213 tokens/s · 3.2 GB", 1)
+    last, after = file.getvalue().rsplit("step 1000/1000 · loss 3.412 · 45,213 tokens/s · 3.0 GiB", 1)
     assert last.count("\x1b[?25l") == 1
     assert after.split("\n", 1)[1] == "\x1b[?25h"
 

@@ -58,9 +58,9 @@ def test_the_lines_say_each_rank_each_share_and_what_is_not_known():
     """Memory is given by rank and part, the mixture by source, and streamed data have no epochs."""
     text = "\n".join(plan_lines(PLAN))
     assert "1,000 parameters, of which 10 are trained, cuda, bf16, 2 ranks" in text
-    assert "rank 0: a measured peak of 3.0 GB, which is 25% of 12.0 GB" in text
-    assert "rank 1: a measured peak of 6.0 GB, which is 50% of 12.0 GB" in text
-    assert "and 2.0 MB in host memory" in text
+    assert "rank 0: a measured peak of 2.8 GiB, which is 25% of 11.2 GiB" in text
+    assert "rank 1: a measured peak of 5.6 GiB, which is 50% of 11.2 GiB" in text
+    assert "and 1.9 MiB in host memory" in text
     assert "from row 0 on: web 75.0%, code 25.0%" in text
     assert "their number of tokens is not known" in text
     assert "512 tokens, micro-batches of 1 row\n" in text

@@ -61,7 +61,7 @@ def test_what_the_formula_has_room_for_is_never_refused(size, there, of_optimize
             MemoryPlan(only_built=True),
             4,
             None,
-            ["building it takes 4.9 GB", "at most 1 billion parameters do"],
+            ["building it takes 4.6 GiB", "at most 1 billion parameters do"],
             ["fsdp2"],
         ),
     ],
@@ -122,12 +122,12 @@ def test_the_tightest_control_group_counts(tmp_path):
     (tmp_path / "membership").write_text("0::/jobs/one\n")
     found = host_room(cgroup=tmp_path, membership=tmp_path / "membership")
     assert 2 * GB <= found.num_bytes <= host_room(cgroup=tmp_path / "none", membership=tmp_path / "none").num_bytes
-    assert "control group allows 2.0 GB" in found.words
+    assert "control group allows 1.9 GiB" in found.words
     old = tmp_path / "old"
     (old / "memory/docker/abc").mkdir(parents=True)
     (old / "memory/docker/abc/memory.limit_in_bytes").write_text(f"{GB}\n")
     (tmp_path / "membership").write_text("5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n")
-    assert "allows 1.0 GB" in host_room(cgroup=old, membership=tmp_path / "membership").words
+    assert "allows 0.9 GiB" in host_room(cgroup=old, membership=tmp_path / "membership").words
 
 
 def test_a_group_without_a_limit_leaves_the_machine_s(tmp_path):

@@ -55,10 +55,10 @@ def test_a_ready_configuration_takes_what_the_table_says(name, tmp_path):
     """Precision, adapters, recomputed layers, the loss and DeepSpeed's file are counted as in docs/memory.md."""
     found = estimate(name, tmp_path)
     table = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
-    row = re.search(rf"^\| `{name}` \|.*\| ([\d.]+) GB \| ([\d.]+) GB \|", table, re.MULTILINE)
+    row = re.search(rf"^\| `{name}` \|.*\| ([\d.]+) GiB \| ([\d.]+) GiB \|", table, re.MULTILINE)
     ranks = 4 if name == "a100x4" else 1
-    assert found.peak / 1e9 == pytest.approx(float(row[1]), abs=0.15)
-    assert found.host * ranks / 1e9 == pytest.approx(float(row[2]), abs=0.15)
+    assert found.peak / 2**30 == pytest.approx(float(row[1]), abs=0.15)
+    assert found.host * ranks / 2**30 == pytest.approx(float(row[2]), abs=0.15)
 
 
 def test_what_the_formula_does_not_know_is_not_estimated(tmp_path):
