@@ -377,8 +377,8 @@ class Restorer:
             if len(set(steps)) == 1:
                 return loaded
             if at_most == min(steps) or not any(report.rejected for report in reports):
-                known = ", ".join(map(str, steps))
-                msg = f"the ranks found checkpoints of steps {known}: run.dir must be one folder of all hosts"
+                listed = ", ".join(map(str, steps))
+                msg = f"the ranks found checkpoints of steps {listed}: run.dir must be one folder of all hosts"
                 raise StateError(msg)
             at_most = min(steps)
 
@@ -413,9 +413,9 @@ class _RankReport:
 
 
 def _lost(names: Iterable[str]) -> StateError:
-    known = ", ".join(dict.fromkeys(names)) or "the checkpoints"
+    listed = ", ".join(dict.fromkeys(names)) or "the checkpoints"
     msg = (
-        f"{known} failed verification while being loaded, and no other checkpoint is left: they were "
+        f"{listed} failed verification while being loaded, and no other checkpoint is left: they were "
         "moved to quarantine, and the same command starts again at step 0"
     )
     return StateError(msg)

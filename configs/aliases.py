@@ -113,8 +113,8 @@ def _is_foreign(path: Path, leaf: Leaf, problems: list[str]) -> bool:
 
 
 def _value(target: Path, value: Any) -> Any:
-    known = _VALUES.get(target, {})
-    return next((ours for theirs, ours in known.items() if theirs is value or (value == "auto" == theirs)), value)
+    values = _VALUES.get(target, {})
+    return next((ours for theirs, ours in values.items() if theirs is value or (value == "auto" == theirs)), value)
 
 
 def _bare(path: Path) -> Path:

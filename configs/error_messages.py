@@ -89,10 +89,10 @@ def unknown(path: Location, origins: Origins, kind: object = None) -> str:
     name, layer, section = dotted(path), origins.of(path), str(path[0])
     owners = [owner for owner in settings_by_name().get(name, {}) if owner in built_in_kinds(section)]
     if kind is not None and kind not in built_in_kinds(section):
-        known = ", ".join(built_in_kinds(section))
+        kinds = ", ".join(built_in_kinds(section))
         return (
             f"{name} ({layer}) is not a setting of {section}.kind={one_line(str(kind), 80)}, which is not built in "
-            f"({known} are): put the arguments of an outside adapter under {section}.options"
+            f"({kinds} are): put the arguments of an outside adapter under {section}.options"
         )
     if owners == ["decoder"] and path[1] in FIELDS_OF_CONFIG:
         field = f"model.config.{dotted(path[1:])}"

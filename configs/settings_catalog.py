@@ -130,16 +130,16 @@ def takes_whole_numbers_only(name: str) -> bool | None:
 def choices_of(name: str) -> Sequence[str]:
     """Return the values that a setting may have if they can be listed, for a section's ``kind`` the built-in ones."""
     section, _, field = name.partition(".")
-    found = dict.fromkeys(built_in_kinds(section) if field == "kind" else ())
+    choices = dict.fromkeys(built_in_kinds(section) if field == "kind" else ())
     for each in settings_by_name().get(name, {}).values():
         for choice in _choices(each.annotation):
             if choice is bool:
-                found |= {"true": None, "false": None}
+                choices |= {"true": None, "false": None}
             elif choice is NoneType:
-                found |= {"null": None}
+                choices |= {"null": None}
             elif isinstance(choice, str):
-                found |= {choice: None}
-    return list(found)
+                choices |= {choice: None}
+    return list(choices)
 
 
 def _choices(annotation: Any) -> list[Any]:

@@ -95,8 +95,8 @@ def load_settings(
     layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
     layers += [_from_overrides(chosen, problems, chosen_by)] if chosen else []
     tree, notes = Tree(), list[str]()
-    known = [renamed(layer, problems, notes) for layer in layers]
-    for layer in known:
+    current = [renamed(layer, problems, notes) for layer in layers]
+    for layer in current:
         higher = infer_kinds(layer, tree)
         notes += filter(None, [replaced_config(tree, higher)])
         tree = lay(tree, higher)
@@ -139,13 +139,13 @@ def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:
     # BaseSettings would take keys such as `_env_file` for instructions of its own.
     strangers = [key for key in values if key not in TrainSettings.model_fields]
     known = {key: value for key, value in values.items() if key in TrainSettings.model_fields}
-    found = [*problems, *(unknown((stranger,), origins) for stranger in strangers)]
+    sentences = [*problems, *(unknown((stranger,), origins) for stranger in strangers)]
     try:
         settings = TrainSettings.model_validate(known)
     except ValidationError as error:
-        found += explain_all(error.errors(include_url=False), origins, values)
-    if found:
-        refuse_all(found)
+        sentences += explain_all(error.errors(include_url=False), origins, values)
+    if sentences:
+        refuse_all(sentences)
     if getattr(settings.tokenizer, "follows_model", False):
         followed = f"that of model.path ({origins.of(('model', 'path'))})"
         layers |= {("tokenizer", name): followed for name in ("kind", "path", "revision")}
@@ -256,8 +256,8 @@ def _variables_of(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]
     """
     # Shallow names first, so that HOLDFAST_MODEL__PATH refines HOLDFAST_MODEL.
     names = sorted(environ, key=lambda name: (name.count(DELIMITER), name))
-    found = ((name, name.removeprefix(PREFIX).lower()) for name in names if name.startswith(PREFIX))
-    return [(name, tuple(rest.split(DELIMITER))) for name, rest in found if _is_setting(rest)]
+    pairs = ((name, name.removeprefix(PREFIX).lower()) for name in names if name.startswith(PREFIX))
+    return [(name, tuple(rest.split(DELIMITER))) for name, rest in pairs if _is_setting(rest)]
 
 
 def _is_setting(rest: str) -> bool:

@@ -245,27 +245,27 @@ def import_arguments(arguments: Mapping[str, Any], *, num_steps: int | None = No
     configuration of another program, and for a value that is no number where one is needed.
     """
     _refuse_others(arguments)
-    found = Imported()
+    imported = Imported()
     given = {FORMER.get(name, name): value for name, value in arguments.items()}
     _check_numbers(given)
     if num_steps is None and _is_whole(given.get("max_steps"), 1):
         num_steps = int(given["max_steps"])
     if given.get("torch_compile_mode") or given.get("torch_compile_backend"):
         given["torch_compile"] = True
-    given |= _assume(given, found, has_steps=num_steps is not None)
+    given |= _assume(given, imported, has_steps=num_steps is not None)
     for name, value in given.items():
         if name in SETTINGS:
-            _set(name, value, found, num_steps)
+            _set(name, value, imported, num_steps)
         elif name not in TOGETHER:
-            _sort(name, value, given, found)
-    _together(given, found)
-    _follow_evaluations(given, found)
-    _plan_rate(given, found, num_steps)
+            _sort(name, value, given, imported)
+    _together(given, imported)
+    _follow_evaluations(given, imported)
+    _plan_rate(given, imported, num_steps)
     if num_steps is not None:
-        _plant(found.settings, _NUMBER_OF_STEPS, num_steps)
+        _plant(imported.settings, _NUMBER_OF_STEPS, num_steps)
         if arguments.get("num_train_epochs") is not None:
-            found.reasons["num_train_epochs"] = f"{_NUMBER_OF_STEPS} is given instead"
-    return found
+            imported.reasons["num_train_epochs"] = f"{_NUMBER_OF_STEPS} is given instead"
+    return imported
 
 
 def table() -> str:
@@ -435,18 +435,18 @@ def schedule_of(
     if kind in ("constant", "constant_with_warmup"):
         return {"kind": "constant", "warmup_steps": warmup if kind != "constant" else 0}, _odd(kind, options)
     floor = {**({"lr_end": 1e-7} if kind == "polynomial" else {}), **_given(options)}
-    found: dict[str, Any] = {"warmup_steps": warmup, "floor": _floor(floor, rate)}
+    schedule: dict[str, Any] = {"warmup_steps": warmup, "floor": _floor(floor, rate)}
     if kind == "warmup_stable_decay":
         shape, steps = options.get("decay_type", "cosine"), options.get("num_decay_steps")
-        found = {"kind": "wsd", **found, "decay_steps": steps, "decay_shape": shape}
+        schedule = {"kind": "wsd", **schedule, "decay_steps": steps, "decay_shape": shape}
         if shape not in ("linear", "1-sqrt") or steps is None:
             msg = "wsd needs num_decay_steps, and a decay_type linear or 1-sqrt (cosine, the default, has no setting)"
             return {"warmup_steps": warmup}, {"lr_scheduler_kwargs": f"{msg}: set optimizer.schedule"}
         odd = _odd(kind, options)
-        if found["floor"] and warmup:
+        if schedule["floor"] and warmup:
             odd = {"lr_scheduler_kwargs": "the warm-up begins at 0, and not at min_lr_ratio", **odd}
-        return found, odd
-    return {"kind": "cosine" if kind in _COSINES else "linear", **found}, _odd(kind, options)
+        return schedule, odd
+    return {"kind": "cosine" if kind in _COSINES else "linear", **schedule}, _odd(kind, options)
 
 
 def warmup_of(given: Mapping[str, Any], num_steps: int | None) -> int | None:

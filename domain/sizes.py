@@ -25,8 +25,8 @@ def size_in_bytes(text: str) -> int:
     K, M, G and T, with or without B, count in thousands, KiB, MiB, GiB and TiB in 1,024; small letters mean the same.
     Raises ``ValueError`` for text that is not a size, and for a size below 1 or above 2^63 - 1.
     """
-    found = _SIZE.fullmatch(text.strip())
-    size = int(Decimal(found[1].replace("_", "")) * _BY_NAME.get((found[2] or "").lower(), 1)) if found else 0
+    match = _SIZE.fullmatch(text.strip())
+    size = int(Decimal(match[1].replace("_", "")) * _BY_NAME.get((match[2] or "").lower(), 1)) if match else 0
     if not 1 <= size <= _LARGEST:
         msg = f"{text} is not a size: write a number such as 2e9, or one with a unit such as 20M, 1.5GB or 6GiB"
         raise ValueError(msg)

@@ -144,16 +144,16 @@ class FileReader:
                 if file.stored.unit.size == 0:  # in a table or an archive too, it is just empty
                     stream.read()
                     return
-                for found in self._documents(file, stream, part, model_of):
-                    yield self._explained(file, part, found)
-                    position = position if found.end is None else found.end
+                for judged in self._documents(file, stream, part, model_of):
+                    yield self._explained(file, part, judged)
+                    position = position if judged.end is None else judged.end
         except (ConfigurationError, StateError):
             raise
         except Exception as error:
             if isinstance(error, MemoryError) and file.format not in _TABLES:  # a damaged table may ask for any size
                 raise
-            found = Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
-            yield self._explained(file, part, found)
+            judged = Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
+            yield self._explained(file, part, judged)
 
     def expect(self, file: SourceFile, part: Part) -> None:
         """Begin to fetch ``part``, which will be read soon, if its file is remote and read from front to back."""

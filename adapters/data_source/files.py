@@ -194,9 +194,9 @@ class FilesDataSource(DataSource):
         if self._part_of is not None:
             return self._part_of[0].remarks()
         assert self._files is not None  # folders are known once their files are listed
-        found = [each for folder in self._folders.values() for each in folder.remarks()]
-        found += [*remark_copies(self._files, self._reading), *self._remark_large(), *self._remark_separator()]
-        return [*found, *self._remark_delimiters(), *self._remark_fields()]
+        remarks = [each for folder in self._folders.values() for each in folder.remarks()]
+        remarks += [*remark_copies(self._files, self._reading), *self._remark_large(), *self._remark_separator()]
+        return [*remarks, *self._remark_delimiters(), *self._remark_fields()]
 
     def _remark_large(self) -> Iterator[Remark]:
         most = self._reading.reading.document_bytes
@@ -331,19 +331,19 @@ class FilesDataSource(DataSource):
         if self._part_of is not None:
             whole, names = self._part_of
             return [file for file in whole._files if self._name(file) in names]  # noqa: SLF001  of its own kind
-        found = {file.name: file for path in reversed(self._paths) for file in self._files_at(path)}
-        return sorted(found.values(), key=lambda file: self._rank(file.name, file))
+        by_name = {file.name: file for path in reversed(self._paths) for file in self._files_at(path)}
+        return sorted(by_name.values(), key=lambda file: self._rank(file.name, file))
 
     def _files_at(self, path: str) -> Sequence[SourceFile]:
         listed = list(list_files(path, self._exclude, self._access))
         folder = self._folders[path] = FolderChoice(path)
-        found = [each for file in listed if (each := self._file_of(file, path, folder)) is not None]
+        files = [each for file in listed if (each := self._file_of(file, path, folder)) is not None]
         is_folder = (
             self._reading.reading.rules > FIRST_RULES
             and self._format == "auto"
             and not any(file.is_chosen for file in listed)
         )
-        if chosen := folder.choose(found, self._reading) if is_folder else found:
+        if chosen := folder.choose(files, self._reading) if is_folder else files:
             return chosen
         kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
         others = "".join(f"; {each.sentence}" for each in folder.remarks())
@@ -362,13 +362,13 @@ class FilesDataSource(DataSource):
         if form is None:
             folder.unknown.append(name)
             return None
-        found = SourceFile.checked(file, path, form, self._compression_of(file))
+        checked = SourceFile.checked(file, path, form, self._compression_of(file))
         if form != "json":
-            return found
-        if (kind := self._reading.form_of_json(found)) is None and not file.is_chosen:
-            folder.objects.append(found)
+            return checked
+        if (kind := self._reading.form_of_json(checked)) is None and not file.is_chosen:
+            folder.objects.append(checked)
             return None
-        return replace(found, format=kind or form)
+        return replace(checked, format=kind or form)
 
     def _format_of(self, file: ListedFile) -> Format | None:
         if self._format != "auto":

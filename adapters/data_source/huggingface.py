@@ -86,9 +86,9 @@ class HuggingfaceDataSource(BasicDataSource):
             raise DataError(msg)
         position = max(known.start, start or 0)
         try:
-            for found in self._rows.read(known, position, self._fields, self._limits.record_bytes):
-                yield found
-                position = position if found.end is None else found.end
+            for judged in self._rows.read(known, position, self._fields, self._limits.record_bytes):
+                yield judged
+                position = position if judged.end is None else judged.end
         except StateError:
             raise
         except Exception as error:  # noqa: BLE001 - each file system and format has its own errors

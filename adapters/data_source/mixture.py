@@ -88,12 +88,12 @@ class MixtureDataSource(BasicDataSource):
 
     @cached_property
     def _units(self) -> Mapping[str, tuple[Unit, str, Unit]]:
-        found = {}
+        units = {}
         for name, part in sorted(self.parts.items(), key=lambda each: f"{each[0]}: "):
             for inner in part.units():  # the files of a moved source keep their order
                 unit = replace(inner, name=f"{name}: {inner.name}")
-                found[unit.name] = (unit, name, inner)
-        return found
+                units[unit.name] = (unit, name, inner)
+        return units
 
 
 def _joined(parts: Mapping[str, DataFiles | None]) -> DataFiles | None:

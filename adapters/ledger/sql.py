@@ -189,11 +189,11 @@ class SqlLedger(Ledger):
 
     def _id_of(self, run: str) -> int:
         """Return the number of ``run``, locked so that no other process records it at the same time."""
-        found = self._database.rows(f"{_RUN}{self._database.locking}", run)
-        if not found:
+        rows = self._database.rows(f"{_RUN}{self._database.locking}", run)
+        if not rows:
             msg = f"the ledger has no run {run}: begin it first"
             raise StateError(msg)
-        return int(found[0][0])
+        return int(rows[0][0])
 
     def _attempts(self, run_id: int, first: int, last: int) -> list[Attempt]:
         query = (
@@ -276,8 +276,8 @@ class SqlLedger(Ledger):
             add = "INSERT INTO sources (source) VALUES (?) ON CONFLICT DO NOTHING"
             self._database.many(add, [(storable(source),) for source in new])
             for source in new:
-                found = self._database.rows("SELECT source_id FROM sources WHERE source = ?", storable(source))
-                self._sources[source] = int(found[0][0])
+                rows = self._database.rows("SELECT source_id FROM sources WHERE source = ?", storable(source))
+                self._sources[source] = int(rows[0][0])
         return np.array([self._sources[source] for source in sources], np.int64)
 
     def _ids_of_units(self, units: Sequence[UnitName]) -> NDArray[np.int64]:
@@ -287,8 +287,8 @@ class SqlLedger(Ledger):
             add = "INSERT INTO units (source_id, unit) VALUES (?, ?) ON CONFLICT DO NOTHING"
             self._database.many(add, of_source)
             for name, key in zip(new, of_source, strict=True):
-                found = self._database.rows("SELECT unit_id FROM units WHERE source_id = ? AND unit = ?", *key)
-                self._units[name] = int(found[0][0])
+                rows = self._database.rows("SELECT unit_id FROM units WHERE source_id = ? AND unit = ?", *key)
+                self._units[name] = int(rows[0][0])
         return np.array([self._units[name] for name in units], np.int64)
 
 

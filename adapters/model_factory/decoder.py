@@ -185,8 +185,8 @@ def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
         return shape_of(fields), value_of(Dropout, config.get("dropout", {}), "dropout")
     families = {family.model_type: family for family in FAMILIES}
     if model_type not in families:
-        known = ", ".join((OWN_TYPE, *families))
-        msg = f"{folder} holds a {model_type} model, but a decoder reads only {known}: use model.kind huggingface"
+        types = ", ".join((OWN_TYPE, *families))
+        msg = f"{folder} holds a {model_type} model, but a decoder reads only {types}: use model.kind huggingface"
         raise ConfigurationError(msg)
     try:
         complete = AutoConfig.for_model(**config).to_dict()  # with transformers' defaults

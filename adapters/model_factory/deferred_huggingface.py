@@ -43,14 +43,14 @@ def build_deferred(
     """
     if config.model_type not in DEFERRED or len(set(getattr(config, "layer_types", None) or [])) > 1:
         return None
-    found = build_undrawn(lambda: build(config), seed)
-    if found is None or (folder is not None and not _has_weights_of(found.network, folder)):
+    undrawn = build_undrawn(lambda: build(config), seed)
+    if undrawn is None or (folder is not None and not _has_weights_of(undrawn.network, folder)):
         return None
-    fill: Fill = found.draw if folder is None else partial(_read, found=found, folder=folder)
+    fill: Fill = undrawn.draw if folder is None else partial(_read, found=undrawn, folder=folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         probed = build(_smallest(config))
-    return CausalLanguageModel(found.network.train(), deferred=DeferredWeights(fill, probed.train()))
+    return CausalLanguageModel(undrawn.network.train(), deferred=DeferredWeights(fill, probed.train()))
 
 
 def _has_weights_of(network: Any, folder: Path) -> bool:
@@ -204,7 +204,7 @@ def _in_order(
 ) -> Sequence[InitialWeight]:
     """Return the draws in their order; of values that are overwritten later the name is empty."""
     following: dict[int, list[_Change]] = {}  # by storage, the changes of a tensor after its last overwriting
-    found: list[InitialWeight] = []
+    weights: list[InitialWeight] = []
     for change in reversed(changes):
         after = following.setdefault(change.place, [])
         if change.function not in _OVERWRITE:
@@ -214,9 +214,9 @@ def _in_order(
         name = places.get(change.place, "") if is_last else ""
         if name or change.function in _RANDOM:
             chain = (change, *(after if is_last else ()))
-            found.insert(0, InitialWeight(name, change.size, partial(_draw, chain, generator)))
+            weights.insert(0, InitialWeight(name, change.size, partial(_draw, chain, generator)))
         following[change.place] = [change]
-    return found
+    return weights
 
 
 def _draw(chain: Sequence[_Change], generator: torch.Generator, values: Tensor) -> None:

@@ -248,8 +248,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             msg = f"the weights lack {len(missing)} of the model's tensors, such as {missing[0]}"
             raise ValueError(msg)
         if others := sorted(report["mismatched_keys"]):
-            name, found, expected = others[0]
-            shapes = f"{name} is {tuple(found)} in the weights and {tuple(expected)} by config.json"
+            name, actual, expected = others[0]
+            shapes = f"{name} is {tuple(actual)} in the weights and {tuple(expected)} by config.json"
             msg = f"{shapes}, and {len(others) - 1} more differ" if len(others) > 1 else shapes
             raise ValueError(msg)
         folder = self._folder
@@ -264,8 +264,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         assert self._path is not None
         if Path(self._path).is_dir():
             return Path(self._path)
-        found = cached_file(self._path, CONFIG_NAME, local_files_only=True, revision=self._source["revision"])
-        return None if found is None else Path(found).parent
+        config_file = cached_file(self._path, CONFIG_NAME, local_files_only=True, revision=self._source["revision"])
+        return None if config_file is None else Path(config_file).parent
 
     def _without_loading(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         """Return a network with new weights, which those of the path are to replace if there is one."""

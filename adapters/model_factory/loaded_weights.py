@@ -35,12 +35,12 @@ def describe_ties(network: Any) -> Iterator[str]:
 
     transformers does not tie weights that the files hold with different values, whatever config.json says.
     """
-    wanted, found = network.get_expanded_tied_weights_keys(all_submodels=True), network.all_tied_weights_keys
-    if wanted.keys() == found.keys():
+    wanted, tied = network.get_expanded_tied_weights_keys(all_submodels=True), network.all_tied_weights_keys
+    if wanted.keys() == tied.keys():
         return
     network.config.tie_word_embeddings = network.config.get_text_config().tie_word_embeddings = False
-    if network.get_expanded_tied_weights_keys(all_submodels=True).keys() != found.keys():
-        msg = f"config.json ties {min(wanted.keys() - found.keys())}, of which the files hold another value"
+    if network.get_expanded_tied_weights_keys(all_submodels=True).keys() != tied.keys():
+        msg = f"config.json ties {min(wanted.keys() - tied.keys())}, of which the files hold another value"
         raise ConfigurationError(msg)
     yield (
         f"config.json ties {', '.join(sorted(wanted))} to the embeddings, but the files hold other values: they are "
@@ -223,12 +223,12 @@ def _deepspeed(folder: Path) -> Path:
 
 def _tensors(file: Path, member: str | None) -> Mapping[str, Tensor]:
     try:
-        found: Any = torch.load(file, map_location="cpu", weights_only=True)
+        tensors: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # errors of an unpickler have no common type
         reason = shorten(str(error).partition("\n")[0], width=200)
         msg = f"{file} holds objects other than tensors and was not loaded ({reason}): convert its weights"
         raise ConfigurationError(msg) from error
-    weights = found if member is None or not isinstance(found, dict) else found.get(member)
+    weights = tensors if member is None or not isinstance(tensors, dict) else tensors.get(member)
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         msg = f"{file} holds no weights by name: convert them with the program that made them"
         raise ConfigurationError(msg)

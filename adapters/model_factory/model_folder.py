@@ -77,14 +77,14 @@ def weights_left_aside(folder: Path) -> Iterator[str]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file of a model folder; raises ``ConfigurationError`` if there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         msg = f"{path} cannot be read, {error}: set model.path to a model folder on this machine"
         raise ConfigurationError(msg) from error
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         msg = f"{path} is not a JSON object: set model.path to a model folder on this machine"
         raise ConfigurationError(msg)
-    return found
+    return config
 
 
 def _check_entry(entry: Path, root: Path) -> None:

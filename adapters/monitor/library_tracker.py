@@ -47,8 +47,8 @@ class LibraryTracker(Tracker):
 
         Raises ``ConfigurationError`` if the library is not installed.
         """
-        found = find_spec(package)
-        if found is None or found.origin is None:  # without an origin: a folder of this name in the working folder
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:  # without an origin: a folder of this name in the working folder
             msg = f'the monitor "{kind}" needs another package: pip install "holdfast-lm[{kind}]"'
             raise ConfigurationError(msg)
         self._kind = kind

@@ -26,8 +26,8 @@ class MetricsServer:
     """
 
     def __init__(self, host: str, port: int, registry: Collector) -> None:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = addresses[0]
         kind = _ServerOfIpv6 if family == socket.AF_INET6 else _Server
         self._server = kind((str(address[0]), port), _QuietHandler)
         self._server.set_app(make_wsgi_app(registry))

@@ -123,15 +123,15 @@ class MlflowRun:
         self._waiting = [point for point in self._waiting if _stays(point, step)]
         with self._refusing():
             self._send()
-            found = self._client.get_run(self._id)
-            latest = found.data.to_proto().metrics
+            run = self._client.get_run(self._id)
+            latest = run.data.to_proto().metrics
             if not all(_stays(point, step) for point in latest):
                 with suppress(Exception):  # an error of texts holds up no metrics
                     self._send_notes()
                 self._client.set_terminated(self._id, _STATES[EndState.STOPPED])
                 self._id, self._is_described = self._continue(self._id, step), False
                 self._notes, self._notes_of, self._unsent_notes, self._long_names = {}, "", set(), set()
-            elif not latest and _CONTINUES in found.data.tags:
+            elif not latest and _CONTINUES in run.data.tags:
                 self._client.set_tag(self._id, _AFTER, str(step))
             self._describe()
 
@@ -330,12 +330,12 @@ def encoded(name: str) -> str:
     """
     if not name:
         return _EMPTY
-    found = _OTHER.sub(_escape, name)
-    if posixpath.normpath(found) != found or found.startswith((".", "/")):
-        found = _OF_PATHS.sub(_escape, found)
-    if len(found) > _LONGEST_NAME:
-        found = f"{found[:180]}:long:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
-    return found
+    escaped = _OTHER.sub(_escape, name)
+    if posixpath.normpath(escaped) != escaped or escaped.startswith((".", "/")):
+        escaped = _OF_PATHS.sub(_escape, escaped)
+    if len(escaped) > _LONGEST_NAME:
+        escaped = f"{escaped[:180]}:long:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    return escaped
 
 
 def decoded(name: str) -> str:

@@ -378,7 +378,7 @@ class ExportedFigures:
     def rewind(self, step: int) -> None:
         """Remove the values of later steps; 0 begins the totals of the run at 0."""
         with self._lock:
-            self._values = {name: found for name, found in self._values.items() if step > 0 and found[0] <= step}
+            self._values = {name: value for name, value in self._values.items() if step > 0 and value[0] <= step}
             if step == 0:
                 self._before |= {name: 0.0 for name, counter in COUNTERS.items() if counter.growth is CounterGrowth.RUN}
             self._step = step
@@ -412,14 +412,14 @@ class ExportedFigures:
             return self._with_gauges(found)
 
     def _with_gauges(self, own: Sequence[ExportedFamily]) -> list[ExportedFamily]:
-        found = {family.name: family for family in own}
+        families = {family.name: family for family in own}
         for metric, (_, value) in self._values.items():
             if metric in COUNTERS and metric not in GAUGES:
                 continue
             gauge, labels = _gauge_of(metric)
-            family = found.setdefault(PREFIX + gauge.name, _family(gauge, []))
+            family = families.setdefault(PREFIX + gauge.name, _family(gauge, []))
             family.samples.append((labels, value))
-        return list(found.values())
+        return list(families.values())
 
     def _count(self, name: str, growth: CounterGrowth, value: float) -> None:
         if not 0 <= value < float("inf"):

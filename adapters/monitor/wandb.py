@@ -304,9 +304,9 @@ class WandbRecord:
 
     def _read(self) -> list[WandbEntry]:
         try:
-            found = parse_json(read_regular(self._path))
-            entries = [WandbEntry(**entry) for entry in found["runs"]]
-            is_own = found["run_id"] == self._run_id
+            record = parse_json(read_regular(self._path))
+            entries = [WandbEntry(**entry) for entry in record["runs"]]
+            is_own = record["run_id"] == self._run_id
         except (OSError, ValueError, TypeError, KeyError):  # none, or a damaged one
             return self._found()
         if not is_own:

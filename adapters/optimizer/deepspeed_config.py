@@ -180,12 +180,12 @@ def _check_zero(zero: Mapping[str, Any]) -> None:
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
         msg = f"{next(name for name in names if names.count(name) > 1)} appears twice"
         raise ValueError(msg)
-    return found
+    return entries
 
 
 def _without_auto(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,8 +152,8 @@ class DeepSpeedEngine(TrainingEngine):
         return [key for key in next(iter(self._flat.state.values())) if key != _COUNTER]
 
     def _counter(self) -> Tensor | None:
-        found: Tensor | None = next(iter(self._flat.state.values())).get(_COUNTER)
-        return found
+        counter: Tensor | None = next(iter(self._flat.state.values())).get(_COUNTER)
+        return counter
 
     def _allocate(self) -> None:
         """Create the optimizer state that the first step would create, so that it can be captured before that step."""

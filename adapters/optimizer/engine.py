@@ -178,13 +178,13 @@ class TorchEngine(TrainingEngine):
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self.change(self._optimizer.step)
-        found = norm()
-        check_finite(found)
+        length = norm()
+        check_finite(length)
         if self._average is not None:
             self.change(partial(self._average.update, number))
         if self._scale is not None:
             self._scale.settle()
-        return found
+        return length
 
     @override
     def retry(self) -> bool:

@@ -114,8 +114,8 @@ class TorchProcessGroup(ProcessGroup, KeyValueStore):
         with suppress(RuntimeError):
             # get would wait for a key that another rank forgets meanwhile; this returns what it expects of one without
             # a value, and changes nothing
-            found: str = self._texts.compare_set(key, _ABSENT, _ABSENT).decode()
-            return found[1:] if found.startswith(_PRESENT) else None
+            text: str = self._texts.compare_set(key, _ABSENT, _ABSENT).decode()
+            return text[1:] if text.startswith(_PRESENT) else None
         return None
 
     @override

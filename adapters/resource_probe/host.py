@@ -82,10 +82,10 @@ class HostResourceProbe(ResourceProbe):
 
 def _waiting(file: Path) -> float | None:
     try:
-        found = _AVERAGE.search(file.read_text())
+        match = _AVERAGE.search(file.read_text())
     except OSError:  # a kernel that does not count it, or hides it from containers
         return None
-    return None if found is None else min(1.0, float(found[1]) / 100)
+    return None if match is None else min(1.0, float(match[1]) / 100)
 
 
 def _share(part: float, whole: float) -> float:

@@ -60,11 +60,11 @@ class MemoryStudy(Study):
     @override
     def suggest(self, number: int) -> Mapping[str, Value]:
         """Return the parameters of a trial."""
-        known = self._trials[number].parameters
-        if known is None:
-            known = self._space.draw(Random(f"{self._seed}:{number}"))  # noqa: S311  no secret
-            self._trials[number] = replace(self._trials[number], parameters=known)
-        return known
+        parameters = self._trials[number].parameters
+        if parameters is None:
+            parameters = self._space.draw(Random(f"{self._seed}:{number}"))  # noqa: S311  no secret
+            self._trials[number] = replace(self._trials[number], parameters=parameters)
+        return parameters
 
     @override
     def report(self, number: int, step: int, value: float) -> bool:

@@ -131,9 +131,9 @@ class OptunaStudy(Study):
     def add(self, number: int) -> None:
         """Add a trial."""
         with self._reading(), locked(open_lock(self._journal.with_name(f".{self._journal.name}.add"))):
-            known = len(self._frozen())
-            assert number <= known, "the next trial"
-            if number == known:
+            num_trials = len(self._frozen())
+            assert number <= num_trials, "the next trial"
+            if number == num_trials:
                 self._storage.create_new_trial(self._study)
 
     @override
@@ -203,8 +203,8 @@ class OptunaStudy(Study):
         if self._rules.sampler == GRID:
             return self._space.point(number)
         view = self._view(frozen, number)
-        found: Mapping[str, Value] = view.ask(self._distributions).params
-        return found
+        parameters: Mapping[str, Value] = view.ask(self._distributions).params
+        return parameters
 
     def _judge(self, number: int, last: int) -> tuple[bool, Mapping[str, Any]]:
         """Return whether trial ``number`` is to be pruned at step ``last``, and the marks that the pruner leaves on it.

@@ -133,15 +133,15 @@ class _GrowingShard:
 
     def finish(self) -> Arrays:
         """Return the arrays of the shard; ``marks`` is a hash of what the ids do not tell, if there is any."""
-        found = {"ids": np.concatenate(self._ids), **self._scanner.finish()}
+        columns = {"ids": np.concatenate(self._ids), **self._scanner.finish()}
         mask = join_masks(self._masks, [len(ids) for ids in self._ids])
         if mask is not None:
-            found[_MASK] = pack_mask(mask)
-        is_end = found["ids"] == self._end_of_text
-        if mask is not None or not np.array_equal(np.flatnonzero(is_end) + 1, found["offsets"][1:]):
-            marks = found["offsets"].tobytes() + (b"" if mask is None else found[_MASK].tobytes())
-            found["marks"] = np.frombuffer(blake3(marks).digest(length=16), np.uint8)
-        return found
+            columns[_MASK] = pack_mask(mask)
+        is_end = columns["ids"] == self._end_of_text
+        if mask is not None or not np.array_equal(np.flatnonzero(is_end) + 1, columns["offsets"][1:]):
+            marks = columns["offsets"].tobytes() + (b"" if mask is None else columns[_MASK].tobytes())
+            columns["marks"] = np.frombuffer(blake3(marks).digest(length=16), np.uint8)
+        return columns
 
 
 def _rows(file: TokenFile, options: ReadOptions) -> Iterator[TokenRows]:

@@ -259,20 +259,20 @@ def _as_template(message: ChatMessage, *, writes_arguments: bool = False) -> dic
 
     The arguments of calls are objects, or their text if ``writes_arguments``.
     """
-    found: dict[str, object] = {"role": str(message.role), "content": message.text}
+    fields: dict[str, object] = {"role": str(message.role), "content": message.text}
     if message.reasoning:
-        found |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
+        fields |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
     if message.tool_calls:
-        found["tool_calls"] = [
+        fields["tool_calls"] = [
             _call(call, _json(call.arguments) if writes_arguments else call.arguments) for call in message.tool_calls
         ]
     also = {"name": message.name, "tool_call_id": message.tool_call_id}
-    return found | {name: value for name, value in also.items() if value is not None}
+    return fields | {name: value for name, value in also.items() if value is not None}
 
 
 def _call(call: ToolCall, arguments: object) -> dict[str, object]:
-    found: dict[str, object] = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
-    return found if call.id is None else {"id": call.id, **found}
+    entry: dict[str, object] = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return entry if call.id is None else {"id": call.id, **entry}
 
 
 def _json(value: object) -> str:
@@ -281,7 +281,7 @@ def _json(value: object) -> str:
 
 def _dated(source: str, day: date) -> str:
     """Return the template ``source`` with ``day`` in place of the current date, for the formats that it names."""
-    days = {found[2]: day.strftime(found[2]) for found in _FORMAT.finditer(source)}
+    days = {match[2]: day.strftime(match[2]) for match in _FORMAT.finditer(source)}
     if not days:
         return source
     return f"{{%- macro strftime_now(format) %}}{{{{- {json.dumps(days)}[format] }}}}{{%- endmacro %}}{source}"
@@ -308,8 +308,8 @@ def template_in(files: Mapping[str, bytes]) -> tuple[str, Mapping[str, str]] | N
         source = next((each["template"] for each in source if each.get("name") == "default"), None)
     if not isinstance(source, str):
         return None
-    found = {name: config[name] for name in TOKEN_NAMES if config.get(name) is not None}
-    return source, {name: token["content"] if isinstance(token, dict) else token for name, token in found.items()}
+    tokens = {name: config[name] for name in TOKEN_NAMES if config.get(name) is not None}
+    return source, {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
 
 
 def files_with_template(
@@ -336,5 +336,5 @@ def files_with_template(
 
 def files_beside(file: Path) -> Mapping[str, bytes]:
     """Return the files beside a ``tokenizer.json`` that ``template_in`` reads."""
-    found = {name: file.parent / name for name in (CONFIG, FILE, _FILE_WITH_TOOLS)}
-    return {name: path.read_bytes() for name, path in found.items() if path.is_file()}
+    places = {name: file.parent / name for name in (CONFIG, FILE, _FILE_WITH_TOOLS)}
+    return {name: path.read_bytes() for name, path in places.items() if path.is_file()}

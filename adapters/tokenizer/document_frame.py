@@ -147,8 +147,8 @@ def token_named(config: Mapping[str, object], name: str) -> str | None:
 
 def config_in(files: Mapping[str, bytes]) -> Mapping[str, object]:
     """Return the configuration among the ``files`` of a tokenizer, empty if there is none."""
-    found: Mapping[str, object] = json.loads(files.get(CONFIG, b"{}"))
-    return found
+    config: Mapping[str, object] = json.loads(files.get(CONFIG, b"{}"))
+    return config
 
 
 def _template(core: Tokenizer, frame: DocumentFrame) -> processors.TemplateProcessing:

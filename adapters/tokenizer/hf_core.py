@@ -234,7 +234,7 @@ class HiddenSpecials:
 
     def pieces(self, rendered: str) -> Iterator[Piece]:
         """Yield the hidden tokens of ``rendered`` and the texts between them, in order."""
-        places = [(0, 0), *(found.span() for found in _HIDDEN.finditer(rendered)), (len(rendered),) * 2]
+        places = [(0, 0), *(match.span() for match in _HIDDEN.finditer(rendered)), (len(rendered),) * 2]
         for (start, begin), (end, _) in pairwise(places):
             if start != begin:
                 yield Piece(start, rendered[start:begin], self._special[int(rendered[start + 1 : begin - 1])])

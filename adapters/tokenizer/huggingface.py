@@ -189,11 +189,11 @@ class HuggingfaceTokenizer(Tokenizer, SurroundsDocuments, HasChatTemplate, Shows
     @cached_property
     @override
     def chat_template(self) -> JinjaChatTemplate | None:
-        found = template_in(self._templates)
-        if found is None:
+        template = template_in(self._templates)
+        if template is None:
             return None
         options = {"source_with_tools": source_with_tools_in(self._templates), **self._rendering}
-        return JinjaChatTemplate(*found, self._core, self._end_of_text, **options)
+        return JinjaChatTemplate(*template, self._core, self._end_of_text, **options)
 
     @override
     def with_template(self, choice: TemplateChoice) -> Self:

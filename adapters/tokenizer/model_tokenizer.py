@@ -85,8 +85,8 @@ class TokenizerSource(NamedTuple):
 
     def config(self) -> Mapping[str, object]:
         """Return the published configuration of the tokenizer, empty if there is none."""
-        found: Mapping[str, object] = json.loads(self.text_of(CONFIG) or "{}")
-        return found
+        config: Mapping[str, object] = json.loads(self.text_of(CONFIG) or "{}")
+        return config
 
 
 def published_parts(source: TokenizerSource, model: Any, report: Callable[[str], object]) -> dict[str, Any]:
@@ -122,11 +122,10 @@ def _is_same(own: Tokenizer, theirs: Tokenizer) -> bool:
 def _difference(own: Tokenizer, theirs: Tokenizer) -> str | None:
     """Return a text with the tokens of both, None if all probes have equal ids."""
     for probe in _PROBES:
-        found = [each.encode(probe, add_special_tokens=True) for each in (theirs, own)]
-        if found[0].ids != found[1].ids:
-            return (
-                f"{probe!r}: {' '.join(found[0].tokens)!r} by AutoTokenizer, {' '.join(found[1].tokens)!r} by the file"
-            )
+        encoded = [each.encode(probe, add_special_tokens=True) for each in (theirs, own)]
+        if encoded[0].ids != encoded[1].ids:
+            by_library, by_file = (" ".join(each.tokens) for each in encoded)
+            return f"{probe!r}: {by_library!r} by AutoTokenizer, {by_file!r} by the file"
     return None
 
 
@@ -248,5 +247,5 @@ def _configured_end(file: Path) -> str | None:
     if not file.is_file():
         return None
     token = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
-    found: str | None = token["content"] if isinstance(token, dict) else token
-    return found
+    content: str | None = token["content"] if isinstance(token, dict) else token
+    return content

@@ -86,15 +86,15 @@ class C4Transform(RecordTransform):
                 if sentences >= least:
                     break
             else:
-                found = "The number of sentences in the lines that are left"
-                return dropped(_KIND, "too_few_sentences", found, sentences, "min_num_sentences", least)
+                measure = "The number of sentences in the lines that are left"
+                return dropped(_KIND, "too_few_sentences", measure, sentences, "min_num_sentences", least)
         text = "\n".join(kept).strip()
         return record if text == record.text else replace(record, text=text)
 
     def _long_lines(self, text: str) -> Sequence[str]:
         """Return the lines that end like a sentence and have enough words, none of which is too long."""
         least, most = self._least_words or 0, self._most_characters
-        found = []
+        kept = []
         has_citations = self._has_no_citations and "[" in text
         for line in map(str.strip, text.splitlines()):
             left = _CITATION.sub("", line) if has_citations and "[" in line else line
@@ -104,8 +104,8 @@ class C4Transform(RecordTransform):
             if len(words) < least:
                 continue
             if most is None or len(line) <= most or max(map(len, words)) <= most:
-                found.append(left)
-        return found
+                kept.append(left)
+        return kept
 
     @override
     def fingerprint(self) -> str:

@@ -54,7 +54,7 @@ class DecontaminateTransform(RecordTransform):
             msg = f"ngram of transform '{_KIND}' must be at least 1"
             raise ConfigurationError(msg)
         self._max_share = finite_number(_KIND, "max_share", max_share, least=0, most=1)
-        digest, found = blake2b(digest_size=16), []
+        digest, sets = blake2b(digest_size=16), []
         for path in map(Path, list_of_texts(_KIND, "files", files)):
             texts = _texts_of(path, self._field)
             hashes, _ = ngram_hashes(texts, self._size)
@@ -64,10 +64,10 @@ class DecontaminateTransform(RecordTransform):
                     "one: lower ngram, or leave the file out"
                 )
                 raise ConfigurationError(msg)
-            found.append(hashes)
+            sets.append(hashes)
             digest.update(json.dumps(texts).encode())
         self._contents = digest.hexdigest()
-        self._known = np.unique(np.concatenate(found))
+        self._known = np.unique(np.concatenate(sets))
         # most n-grams are unknown: a table of bits of the hash tells so without a search, wrongly for 1 in 8 at most
         self._shift = np.uint64(64 - max(16, (8 * len(self._known)).bit_length()))
         self._may_be_known = np.zeros(1 << (64 - int(self._shift)), np.bool_)

@@ -281,15 +281,15 @@ def count_sentences(text: str) -> int:
     A sentence ends before the first word that is no punctuation after a word that is a full stop or the like.
     White space other than a single space is such a word too.
     """
-    found, is_over = 1, False
+    sentences, is_over = 1, False
     for piece in filter(None, _SPACE.split(text)):
         for word in (piece,) if piece.isspace() else _WORDS[piece]:
             if word in SENTENCE_ENDS:
                 is_over = True
             elif is_over and word != " " and not _is_punctuation(word):
                 is_over = False
-                found += 1
-    return found
+                sentences += 1
+    return sentences
 
 
 def _is_punctuation(word: str) -> bool:

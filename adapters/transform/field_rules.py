@@ -146,8 +146,8 @@ def shown(value: object) -> str:
 def _fault(rule: FieldRule, value: object) -> str:
     match rule.name:
         case "type":
-            found = _NAMES.get(type(value), f"of type {type(value).__name__}")
-            return f"is {found}, not {_WANTED.get(rule.operand) or _NAMES[_TYPES[rule.operand][0]]}"
+            type_name = _NAMES.get(type(value), f"of type {type(value).__name__}")
+            return f"is {type_name}, not {_WANTED.get(rule.operand) or _NAMES[_TYPES[rule.operand][0]]}"
         case "one_of":
             return f"is not one of {shown(list(rule.operand))}"
         case "pattern":

@@ -64,23 +64,23 @@ class FinewebTransform(RecordTransform):
             return Dropped(f"{_KIND}.empty", "The document has no line with a character other than white space.")
         ended = self._ended(lines) / len(lines)
         if below(ended, self._least_ended) and not (ended == 0 and self._is_zero_kept):
-            found = "The share of lines that end with a terminal punctuation mark"
-            return dropped(_KIND, "too_few_ended_lines", found, ended, "line_punct_thr", self._least_ended)
+            measure = "The share of lines that end with a terminal punctuation mark"
+            return dropped(_KIND, "too_few_ended_lines", measure, ended, "line_punct_thr", self._least_ended)
         short = sum(len(line) <= self._short for line in lines) / len(lines)
         if above(short, self._most_short):
-            found = f"The share of lines with at most {self._short:g} characters"
-            return dropped(_KIND, "too_many_short_lines", found, short, "short_line_thr", self._most_short)
+            measure = f"The share of lines with at most {self._short:g} characters"
+            return dropped(_KIND, "too_many_short_lines", measure, short, "short_line_thr", self._most_short)
         breaks = text.count("\n")
         again = repeated(lines)[1] / (len(text) - breaks)
         if above(again, self._most_repeated):
-            found = "The share of characters in lines that repeat an earlier line"
-            return dropped(_KIND, "repeated_lines", found, again, "char_duplicates_ratio", self._most_repeated)
+            measure = "The share of characters in lines that repeat an earlier line"
+            return dropped(_KIND, "repeated_lines", measure, again, "char_duplicates_ratio", self._most_repeated)
         # each piece between white space has a word or more
         if above(breaks / len(text.split()), self._most_breaks):
             rate = breaks / len(words_of(text))
             if above(rate, self._most_breaks):
-                found = "The number of line ends a word"
-                return dropped(_KIND, "too_many_lines", found, rate, "new_line_ratio", self._most_breaks)
+                measure = "The number of line ends a word"
+                return dropped(_KIND, "too_many_lines", measure, rate, "new_line_ratio", self._most_breaks)
         return None
 
     def _ended(self, lines: Sequence[str]) -> int:

@@ -76,17 +76,17 @@ class GopherQualityTransform(RecordTransform):
         )
 
     def _by_words(self, words: int, characters: int) -> Dropped | None:
-        found = "The number of words that are not punctuation"
+        measure = "The number of words that are not punctuation"
         if below(words, self._least_words):
-            return dropped(_KIND, "too_short", found, words, "doc_words", self._least_words)
+            return dropped(_KIND, "too_short", measure, words, "doc_words", self._least_words)
         if above(words, self._most_words):
-            return dropped(_KIND, "too_long", found, words, "doc_words", self._most_words)
+            return dropped(_KIND, "too_long", measure, words, "doc_words", self._most_words)
         if words:
-            mean, found = characters / words, "The mean length of a word in characters"
+            mean, measure = characters / words, "The mean length of a word in characters"
             if below(mean, self._least_length):
-                return dropped(_KIND, "short_words", found, mean, "avg_word_length", self._least_length)
+                return dropped(_KIND, "short_words", measure, mean, "avg_word_length", self._least_length)
             if above(mean, self._most_length):
-                return dropped(_KIND, "long_words", found, mean, "avg_word_length", self._most_length)
+                return dropped(_KIND, "long_words", measure, mean, "avg_word_length", self._most_length)
         return None
 
     def _by_symbols(self, text: str, words: int) -> Dropped | None:
@@ -106,21 +106,21 @@ class GopherQualityTransform(RecordTransform):
         if above((text.count("-") + text.count("\u2022")) / len(lines), most):
             bullets = sum(line.lstrip().startswith(("\u2022", "-")) for line in lines) / len(lines)
             if above(bullets, most):
-                found = "The share of lines that start with a bullet"
-                return dropped(_KIND, "too_many_bullets", found, bullets, "max_bullet_lines_ratio", most)
+                measure = "The share of lines that start with a bullet"
+                return dropped(_KIND, "too_many_bullets", measure, bullets, "max_bullet_lines_ratio", most)
         most = self._most_ellipses
         if above((text.count("...") + text.count("\u2026")) / len(lines), most):
             ellipses = sum(line.rstrip().endswith(("...", "\u2026")) for line in lines) / len(lines)
             if above(ellipses, most):
-                found = "The share of lines that end with an ellipsis"
-                return dropped(_KIND, "too_many_ellipsis_lines", found, ellipses, "max_ellipsis_lines_ratio", most)
+                measure = "The share of lines that end with an ellipsis"
+                return dropped(_KIND, "too_many_ellipsis_lines", measure, ellipses, "max_ellipsis_lines_ratio", most)
         return None
 
     def _by_meaning(self, text: str, pieces: Sequence[str], alphabetic: float) -> Dropped | None:
         least = self._least_alphabetic
         if below(alphabetic, least):
-            found = "The share of words with a letter"
-            return dropped(_KIND, "too_few_alphabetic_words", found, alphabetic, "min_alpha_words_ratio", least)
+            measure = "The share of words with a letter"
+            return dropped(_KIND, "too_few_alphabetic_words", measure, alphabetic, "min_alpha_words_ratio", least)
         least = self._least_stops
         if not below(len(self._whole_stops.intersection(pieces[:_FIRST_PIECES])), least):
             return None
@@ -148,15 +148,15 @@ class GopherQualityTransform(RecordTransform):
 
 def _counts(piece: str) -> int:
     """Return 40 bits each: words, words that are not punctuation, their characters, words with a letter."""
-    found = 0
+    packed = 0
     for word in words_of_piece(piece):
         if word.isalpha():  # no mark is a letter
-            found += _LETTERS_ALONE + (len(word) << 2 * _BITS)
+            packed += _LETTERS_ALONE + (len(word) << 2 * _BITS)
         else:
             is_spoken = not PUNCTUATION.issuperset(word)
             has_letter = any(map(str.isalpha, word))
-            found += 1 + (is_spoken << _BITS) + (len(word) * is_spoken << 2 * _BITS) + (has_letter << 3 * _BITS)
-    return found
+            packed += 1 + (is_spoken << _BITS) + (len(word) * is_spoken << 2 * _BITS) + (has_letter << 3 * _BITS)
+    return packed
 
 
 _LETTERS_ALONE = 1 | 1 << _BITS | 1 << 3 * _BITS

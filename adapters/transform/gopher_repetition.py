@@ -80,22 +80,22 @@ class GopherRepetitionTransform(RecordTransform):
         number, characters = repeated(paragraphs)
         share, most = number / len(paragraphs), self._most_paragraphs
         if above(share, most):
-            found = "The share of paragraphs that repeat an earlier one"
-            return dropped(_KIND, "duplicate_paragraphs", found, share, "dup_para_frac", most)
+            measure = "The share of paragraphs that repeat an earlier one"
+            return dropped(_KIND, "duplicate_paragraphs", measure, share, "dup_para_frac", most)
         share, most = characters / len(text), self._most_in_paragraphs
         if above(share, most):
-            found = "The share of characters in paragraphs that repeat an earlier one"
-            return dropped(_KIND, "duplicate_paragraph_characters", found, share, "dup_para_char_frac", most)
+            measure = "The share of characters in paragraphs that repeat an earlier one"
+            return dropped(_KIND, "duplicate_paragraph_characters", measure, share, "dup_para_char_frac", most)
         lines = _LINE_END.split(text)
         number, characters = repeated(lines)
         share, most = number / len(lines), self._most_lines
         if above(share, most):
-            found = "The share of lines that repeat an earlier one"
-            return dropped(_KIND, "duplicate_lines", found, share, "dup_line_frac", most)
+            measure = "The share of lines that repeat an earlier one"
+            return dropped(_KIND, "duplicate_lines", measure, share, "dup_line_frac", most)
         share, most = characters / len(text), self._most_in_lines
         if above(share, most):
-            found = "The share of characters in lines that repeat an earlier one"
-            return dropped(_KIND, "duplicate_line_characters", found, share, "dup_line_char_frac", most)
+            measure = "The share of characters in lines that repeat an earlier one"
+            return dropped(_KIND, "duplicate_line_characters", measure, share, "dup_line_char_frac", most)
         return None
 
     def _by_words(self, documents: Sequence[list[str]], sizes: Sequence[int]) -> Iterator[Dropped | None]:
@@ -111,13 +111,13 @@ class GopherRepetitionTransform(RecordTransform):
             verdict = None
             for n, most in self._most_top.items():
                 if verdict is None and tops[n][number] / size > most:
-                    found = f"The share of characters in the most frequent run of {n} words"
-                    verdict = _judged(f"top_{n}_gram", found, _top(words, n) / size, f"top_n_grams[{n}]", most)
+                    measure = f"The share of characters in the most frequent run of {n} words"
+                    verdict = _judged(f"top_{n}_gram", measure, _top(words, n) / size, f"top_n_grams[{n}]", most)
             for n, most in self._most_duplicate.items():
                 if verdict is None and duplicates[n][number] / size > most:
-                    found = f"The share of characters in runs of {n} words that repeat an earlier one"
+                    measure = f"The share of characters in runs of {n} words that repeat an earlier one"
                     share = _duplicate(words, n) / size
-                    verdict = _judged(f"duplicate_{n}_grams", found, share, f"dup_n_grams[{n}]", most)
+                    verdict = _judged(f"duplicate_{n}_grams", measure, share, f"dup_n_grams[{n}]", most)
             yield verdict
 
     @override

@@ -44,7 +44,7 @@ class LanguageTransform(RecordTransform):
             raise ConfigurationError(msg)
         self._detector = loaded_detector()
         # every label has a probability, so the list of the most likely ones is the list of all
-        known = {found["lang"] for found in self._detector.detect("", model="lite", k=1000, threshold=-1.0)}
+        known = {language["lang"] for language in self._detector.detect("", model="lite", k=1000, threshold=-1.0)}
         if unknown := sorted(set(self._languages) - known):
             msg = (
                 f"languages of transform '{_KIND}' must be codes that {_MODEL} knows, such as en or de, "
@@ -63,8 +63,8 @@ class LanguageTransform(RecordTransform):
 
     def _judged(self, record: Record) -> Record | Dropped:
         text = record.text if self._most is None else record.text[: self._most]
-        [found] = self._detector.detect(text, model="lite", k=1, threshold=-1.0)
-        language, confidence = str(found["lang"]), float(found["score"])
+        [guess] = self._detector.detect(text, model="lite", k=1, threshold=-1.0)
+        language, confidence = str(guess["lang"]), float(guess["score"])
         if language not in self._languages:
             return Dropped(f"{_KIND}.other", f"the language is {language}, with confidence {confidence:.2f}")
         if confidence < self._least:

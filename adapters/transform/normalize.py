@@ -31,8 +31,8 @@ class NormalizeTransform(Transform):
 
     def __init__(self, *, form: Form = "NFC") -> None:
         if form not in get_args(Form):
-            found: Any = form
-            msg = f"form of transform '{_KIND}' must be one of {', '.join(get_args(Form))}, not {found!r}"
+            chosen: Any = form
+            msg = f"form of transform '{_KIND}' must be one of {', '.join(get_args(Form))}, not {chosen!r}"
             raise ConfigurationError(msg)
         self._form = form
 

@@ -111,10 +111,10 @@ def addresses(text: str) -> Iterator[Span]:
     for core, pattern, before, behind in ((_IPV4_CORE, _IPV4, 3, 4), (_IPV6_CORE, _IPV6, 4, 41)):
         end = 0
         while place := core.search(text, end):
-            found = pattern.search(text, max(end, place.start() - before), place.end() + behind)
-            end = place.end() if found is None else max(place.end(), found.end())
-            if found is not None and _is_public(found[0]):
-                yield found.span()
+            match = pattern.search(text, max(end, place.start() - before), place.end() + behind)
+            end = place.end() if match is None else max(place.end(), match.end())
+            if match is not None and _is_public(match[0]):
+                yield match.span()
 
 
 def _is_public(text: str) -> bool:
@@ -132,7 +132,7 @@ def phone_numbers(text: str) -> Iterator[Span]:
     code, if their groups are separated.
     """
     end = 0
-    for span in sorted([*(found.span() for found in _INTERNATIONAL.finditer(text)), *_american_numbers(text)]):
+    for span in sorted([*(match.span() for match in _INTERNATIONAL.finditer(text)), *_american_numbers(text)]):
         if span[0] >= end:
             yield span
             end = span[1]
@@ -141,9 +141,9 @@ def phone_numbers(text: str) -> Iterator[Span]:
 def _american_numbers(text: str) -> Iterator[Span]:
     for core in _AMERICAN_CORES:
         for place in core.finditer(text):
-            found = _AMERICAN.search(text, max(0, place.start() - _AMERICAN_CHARACTERS), place.end() + 2)
-            if found and found.end() == place.end():
-                yield found.span()
+            match = _AMERICAN.search(text, max(0, place.start() - _AMERICAN_CHARACTERS), place.end() + 2)
+            if match and match.end() == place.end():
+                yield match.span()
 
 
 def account_numbers(text: str) -> Iterator[Span]:
@@ -154,9 +154,9 @@ def account_numbers(text: str) -> Iterator[Span]:
     place = 0
     if _IBAN_START not in text.encode().translate(_IBAN_SHAPE):
         return
-    while found := _IBAN.search(text, place):
-        first, place = found.start(), found.start() + 2
-        last = first + _characters_of(found[0])
+    while match := _IBAN.search(text, place):
+        first, place = match.start(), match.start() + 2
+        last = first + _characters_of(match[0])
         number = text[first:last].replace(" ", "")
         if number and not text[last : last + 1].isalnum() and _is_checked(number):
             yield first, last
@@ -218,13 +218,13 @@ class PiiTransform(RecordTransform):
 
     def _judged(self, record: Record) -> Record | Dropped:
         text = record.text
-        found = {kind: spans for kind in self._find if (spans := [*_FINDERS[kind](text)])}
-        if not found:
+        spans_by_kind = {kind: spans for kind in self._find if (spans := [*_FINDERS[kind](text)])}
+        if not spans_by_kind:
             return record
         if self._drops:
-            kind, spans = next(iter(found.items()))
+            kind, spans = next(iter(spans_by_kind.items()))
             return Dropped(f"{_KIND}.{kind}", f"the number of texts that look like {kind} is {len(spans)}")
-        text = replaced(text, [(span, self._marks[kind]) for kind, spans in found.items() for span in spans])
+        text = replaced(text, [(span, self._marks[kind]) for kind, spans in spans_by_kind.items() for span in spans])
         return Record(text, record.fields, record.scores, record.warnings)
 
     @override

@@ -65,11 +65,11 @@ class ScoreTransform(RecordTransform):
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         texts = [record.text for record in records]
-        found = list(self._function(texts)) if self._takes_many else [self._function(text) for text in texts]
-        if len(found) != len(texts):
-            msg = f"the function of the score {self._name} gave {len(found)} numbers for {len(texts)} texts"
+        scores = list(self._function(texts)) if self._takes_many else [self._function(text) for text in texts]
+        if len(scores) != len(texts):
+            msg = f"the function of the score {self._name} gave {len(scores)} numbers for {len(texts)} texts"
             raise ValueError(msg)
-        return [self._scored(record, value) for record, value in zip(records, found, strict=True)]
+        return [self._scored(record, value) for record, value in zip(records, scores, strict=True)]
 
     def _scored(self, record: Record, value: Any) -> Record | Dropped:
         score = float(value)

@@ -80,17 +80,17 @@ def secrets_in(text: str, kind: str, min_entropy: float) -> Iterator[Span]:
         yield from _assigned_values(text, min_entropy)
     else:
         for pattern in _COMPILED[kind]:
-            for found in pattern.finditer(text):
-                yield found.start() - (kind == "stripe"), found.end()  # its search begins behind the first letter
+            for match in pattern.finditer(text):
+                yield match.start() - (kind == "stripe"), match.end()  # its search begins behind the first letter
 
 
 def _assigned_values(text: str, min_entropy: float) -> Iterator[Span]:
     for pattern in _ASSIGNED:
-        for found in pattern.finditer(text):
-            value = found["value"]
-            name = text[max(0, found.start() - _NAME_CHARACTERS) : found.start()]
+        for match in pattern.finditer(text):
+            value = match["value"]
+            name = text[max(0, match.start() - _NAME_CHARACTERS) : match.start()]
             if _looks_random(value, min_entropy) and _TELLING_NAME.search(name):
-                yield found.span("value")
+                yield match.span("value")
 
 
 def _looks_random(value: str, min_entropy: float) -> bool:
@@ -137,13 +137,13 @@ class SecretsTransform(RecordTransform):
 
     def _judged(self, record: Record) -> Record | Dropped:
         text = record.text
-        found = {kind: spans for kind in self._find if (spans := [*secrets_in(text, kind, self._min_entropy)])}
-        if not found:
+        spans_by_kind = {kind: spans for kind in self._find if (spans := [*secrets_in(text, kind, self._min_entropy)])}
+        if not spans_by_kind:
             return record
         if self._drops:
-            kind, spans = next(iter(found.items()))
+            kind, spans = next(iter(spans_by_kind.items()))
             return Dropped(f"{_KIND}.{kind}", f"the number of texts that look like a secret of {kind} is {len(spans)}")
-        text = replaced(text, [(span, self._mark) for spans in found.values() for span in spans])
+        text = replaced(text, [(span, self._mark) for spans in spans_by_kind.values() for span in spans])
         return Record(text, record.fields, record.scores, record.warnings)
 
     @override

@@ -53,8 +53,8 @@ def choose_holdout(source: DataSource, wanted: Holdout, log_line: Callable[[str]
     if not places:
         return Holdout(0.0, wanted.seed)  # reading the data for training reports the problem
     if len(places) < 2:
-        found = "the corpus is a single document" if is_whole else "only one document of the corpus can be used"
-        log_line(f"{found}: it is trained on, and there is no evaluation")
+        problem = "the corpus is a single document" if is_whole else "only one document of the corpus can be used"
+        log_line(f"{problem}: it is trained on, and there is no evaluation")
         return Holdout(0.0, wanted.seed)
     log_line(
         f"none of {len(places)} documents fell into the held-out fraction of {wanted.fraction}: one of them is held out"

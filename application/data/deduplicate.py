@@ -188,13 +188,13 @@ class Duplicates:
 
     def _all_known(self, sizes: Mapping[int, Sequence[int] | None]) -> Sequence[Sequence[int]]:
         """Return the sizes of all units, those that other processes have made in the meantime included."""
-        known = {
+        present = {
             number: self._sizes(self.places[number]) if found is None else found for number, found in sizes.items()
         }
-        found = [each for each in known.values() if each is not None]
-        if len(found) < len(known):
+        found = [each for each in present.values() if each is not None]
+        if len(found) < len(present):
             msg = (
-                f"{len(known) - len(found)} of {len(known)} units, of other parts, have not been searched for "
+                f"{len(present) - len(found)} of {len(present)} units, of other parts, have not been searched for "
                 f"duplicates yet: start part {self._part} again when the others have come this far"
             )
             raise RestartNeeded(msg)
@@ -238,12 +238,12 @@ class Duplicates:
             yield {"positions": positions, **self.keys.of([value for _, value in group])}
 
     def _decide(self, keys: KeysInParts) -> Arrays:
-        found = self.keys.repetitions(keys)
-        units = keys.units_of(found.repeated)
-        survivors, back = np.unique(found.survivors, return_inverse=True)
+        repeated = self.keys.repetitions(keys)
+        units = keys.units_of(repeated.repeated)
+        survivors, back = np.unique(repeated.survivors, return_inverse=True)
         return {
             "starts": np.searchsorted(units, np.arange(len(self.places) + 1)).astype(np.int64),
-            "positions": keys.positions(found.repeated),
+            "positions": keys.positions(repeated.repeated),
             "survivor_units": keys.units_of(survivors)[back],
             "survivor_positions": keys.positions(survivors)[back],
         }

@@ -160,8 +160,8 @@ def counts_of(drops: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
 
     Files that were not read to their end are not among them.
     """
-    found = sorted(drops.items(), key=lambda each: (-each[1], each[0]))
-    return [(reason, count, _REMEDIES.get(reason, "")) for reason, count in found if reason != LOST]
+    by_number = sorted(drops.items(), key=lambda each: (-each[1], each[0]))
+    return [(reason, count, _REMEDIES.get(reason, "")) for reason, count in by_number if reason != LOST]
 
 
 def lost_line(records: Iterable[Mapping[str, object]]) -> str | None:

@@ -80,14 +80,14 @@ class JoinedRows(Rows):
 
     def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
         """Return where the rows with these ``numbers`` lie."""
-        found: dict[int, RowPlace] = {}
+        places: dict[int, RowPlace] = {}
         first = 0
         for part in self._parts:
             here = np.flatnonzero((first <= numbers) & (numbers < first + part.num_rows))
             if len(here):
-                found |= zip(here.tolist(), part.at(numbers[here] - first), strict=True)
+                places |= zip(here.tolist(), part.at(numbers[here] - first), strict=True)
             first += part.num_rows
-        return [found[place] for place in range(len(numbers))]
+        return [places[place] for place in range(len(numbers))]
 
     def parts(self) -> Iterator[PackedRows]:
         """Yield the rows of each token source, in the order of the numbers."""
@@ -247,14 +247,14 @@ class PackedRows(Rows):
 
     def supervision(self, ends: Collection[int]) -> Supervision:
         """Return what the loss mask leaves to train on in these rows; ``ends`` are the ids that end a reply."""
-        found = Supervision()
+        supervision = Supervision()
         for number, shard in enumerate(self.shards):
             tokens = self.tokens.open(shard)
             too_long = self._wanted_in(shard, tokens) & (np.diff(tokens.offsets) > self._packing.length)
             targets, ended = targets_of(tokens, ends)
             index = self._index_of(number)
-            found += Supervision.of_rows(index, targets, ended, too_long=int(np.count_nonzero(too_long)))
-        return found
+            supervision += Supervision.of_rows(index, targets, ended, too_long=int(np.count_nonzero(too_long)))
+        return supervision
 
     def _derive_index(self, shard: int) -> RowIndex:
         index = self.whole_index(shard)

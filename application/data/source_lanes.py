@@ -74,8 +74,8 @@ class LaneAccess:
                 return None
             if self.stopping.wait(_LOOK_SECONDS):
                 raise Interrupted
-        found: dict[str, Any] = json.loads(text)
-        return found
+        state: dict[str, Any] = json.loads(text)
+        return state
 
 
 @final
@@ -118,12 +118,12 @@ class SourceLanes:
         share = -(-most // max(1, len(live)))  # so that no lane is read far ahead for the others
         if sum(lane.num_left(share) for lane in live) >= most:
             return most
-        known = 0
+        num_known = 0
         for lane in live:
-            known += lane.num_left(most - known)
-            if known >= most:
+            num_known += lane.num_left(most - num_known)
+            if num_known >= most:
                 return most
-        return min(most, known + self._all_rest().rows.num_rows - self._rest_taken)
+        return min(most, num_known + self._all_rest().rows.num_rows - self._rest_taken)
 
     def deal(self, samples: NDArray[np.int64], places: NDArray[np.int64]) -> Iterator[Dealt]:
         """Yield the rows for ``samples`` int64, as many as are left in the epoch, at ``places`` int64 of a batch."""
@@ -205,10 +205,10 @@ def _by_lane(samples: NDArray[np.int64], live: NDArray[np.int64]) -> Mapping[int
     if int(samples[-1]) - first == len(samples) - 1:
         turns = range(min(size, len(samples)))
         return {int(live[(first + turn) % size]): range(turn, len(samples), size) for turn in turns}
-    found: dict[int, list[int]] = {}
+    places: dict[int, list[int]] = {}
     for place, number in enumerate(live[samples % size].tolist()):  # sorting by numpy would give up the interpreter
-        found.setdefault(number, []).append(place)
-    return found
+        places.setdefault(number, []).append(place)
+    return places
 
 
 class _Known(NamedTuple):

@@ -416,8 +416,8 @@ class LeftOutByAny:
     def mask(self, unit: Unit, positions: Sequence[int]) -> NDArray[np.bool_]:
         """Return whether the document at each of ``positions`` in ``unit`` is left out, bool (positions,)."""
         masks = [part.mask(unit, positions) for part in self._parts]
-        found: NDArray[np.bool_] = np.logical_or.reduce(masks)
-        return found
+        mask: NDArray[np.bool_] = np.logical_or.reduce(masks)
+        return mask
 
     def verdict(self, unit: Unit, position: int) -> Dropped:
         """Return the reason why the document at ``position`` is left out."""

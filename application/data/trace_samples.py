@@ -122,13 +122,13 @@ class CachedTracer(Tracer):
     def texts(self, begin: int, end: int) -> tuple[Spans, Ids]:
         """Return ``spans``, and the token ids of each piece, unsigned (its tokens,)."""
         spans, parts, shards, starts = self._trace(self._existing(begin, end))
-        found = []
+        traced = []
         for part, shard, start, size in zip(
             parts.tolist(), shards.tolist(), starts.tolist(), spans.num_tokens.tolist(), strict=True
         ):
             rows = self._parts[part].rows
-            found.append(np.array(rows.tokens.open(rows.shards[shard]).ids[start : start + size]))
-        return spans, found
+            traced.append(np.array(rows.tokens.open(rows.shards[shard]).ids[start : start + size]))
+        return spans, traced
 
     def find(self, documents: NDArray[np.uint64], end: int) -> Spans:
         """Return the pieces of ``documents`` in the samples before ``end``."""
@@ -139,8 +139,8 @@ class CachedTracer(Tracer):
             rows_of[part.source] = np.append(rows_of.get(part.source, np.zeros(0, np.int64)), whole)
         if not any(map(len, rows_of.values())):
             return Spans.empty()
-        found = list(self._samples_with(rows_of, end))
-        spans = self._trace(np.concatenate(found))[0]
+        samples = list(self._samples_with(rows_of, end))
+        spans = self._trace(np.concatenate(samples))[0]
         return spans.at(np.isin(spans.document, documents, kind="sort"))
 
     def _existing(self, begin: int, end: int) -> NDArray[np.int64]:

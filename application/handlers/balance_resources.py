@@ -63,8 +63,8 @@ class BalanceResources:
 
     def on_split(self, event: BatchSplit) -> None:
         """Adopt a micro-batch that another handler made smaller as the usual one."""
-        rows, known = event.micro_batch, self._state.knobs.get(Knob.MICRO_BATCH)
-        if known is not None and known.value != rows:
+        rows, before = event.micro_batch, self._state.knobs.get(Knob.MICRO_BATCH)
+        if before is not None and before.value != rows:
             setting = KnobSetting(rows, usual=rows, minimum=1, maximum=rows)
             self._state = replace(self._state, knobs={**self._state.knobs, Knob.MICRO_BATCH: setting})
 

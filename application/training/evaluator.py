@@ -99,23 +99,23 @@ class Evaluator:
     def _measure_all(
         self, should_stop: Callable[[], bool], progressed: Callable[[str, int, int], object], *, refuse_empty: bool
     ) -> Evaluation | None:
-        found: dict[str, Evaluation] = {}
+        evaluations: dict[str, Evaluation] = {}
         for name, documents in self._named.items():
             figures = self._measure(documents, name, should_stop, progressed)
             if figures is None:
                 return None
             self._tell(name, documents.supervision, refuse_empty=refuse_empty)
             if figures.num_targets:
-                found[name] = figures
-        without = tuple(name for name in self._named if name not in found)
+                evaluations[name] = figures
+        without = tuple(name for name in self._named if name not in evaluations)
         if "" in self._named:
-            total = found.pop("", None)
-            return total and replace(total, parts={**total.parts, **found}, without_targets=without)
-        if not found:
+            total = evaluations.pop("", None)
+            return total and replace(total, parts={**total.parts, **evaluations}, without_targets=without)
+        if not evaluations:
             return None
-        nats = math.fsum(each.nats for each in found.values())
-        num_targets, num_bytes = (sum(column) for column in zip(*map(_counts, found.values()), strict=True))
-        return Evaluation(nats, num_targets, num_bytes, found, without_targets=without)
+        nats = math.fsum(each.nats for each in evaluations.values())
+        num_targets, num_bytes = (sum(column) for column in zip(*map(_counts, evaluations.values()), strict=True))
+        return Evaluation(nats, num_targets, num_bytes, evaluations, without_targets=without)
 
     @property
     def _named(self) -> Mapping[str, HoldoutBatches]:

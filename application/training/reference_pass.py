@@ -113,14 +113,14 @@ class ReferencePass:
         index = split_pairs(index, offsets, rejected_starts(tokens.loss_mask, offsets))
         values = np.full((len(offsets) - 1, 2), np.nan)
         if index.num_rows:
-            found = -self._nats(tokens, index).reshape(-1, 2)
-            if not np.isfinite(found).all():  # stored, they would end every run that finds them
+            losses = -self._nats(tokens, index).reshape(-1, 2)
+            if not np.isfinite(losses).all():  # stored, they would end every run that finds them
                 msg = (
                     "the reference model, which is the model before its first step, returns log-probabilities that are "
                     "NaN or infinite: check the weights of model.path, or set optimizer.precision=fp32"
                 )
                 raise DataError(msg)
-            values[documents] = found
+            values[documents] = losses
         return values
 
     def _nats(self, tokens: Tokens, index: RowIndex) -> NDArray[np.float64]:

@@ -50,8 +50,8 @@ def no_text(*_arguments: object) -> DataSource:
 
 def python_library(*_arguments: object) -> DataSource:
     """Return the source code of Python's standard library on this machine."""
-    found: DataSource = lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
-    return found
+    source: DataSource = lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
+    return source
 
 
 def hub_dataset(

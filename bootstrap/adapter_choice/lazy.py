@@ -32,8 +32,8 @@ def lazy_attribute(target: str) -> Any:
     """Return the attribute that ``module:attribute`` names; dots are allowed after the colon."""
     module, _, path = target.partition(":")
     with telling_broken_library():
-        found = import_module(module)
-    return attrgetter(path)(found)
+        imported = import_module(module)
+    return attrgetter(path)(imported)
 
 
 _LIBRARY = "transformers"

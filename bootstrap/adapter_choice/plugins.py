@@ -87,24 +87,24 @@ def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
     Raises ``ConfigurationError`` if there is none, if it has the name of a built-in adapter, or if it lacks methods of
     its port, and ``PluginFailed`` if its import raises any error.
     """
-    found = _points(port)
-    if shadowed := sorted(found.keys() & set(built_in)):
+    points = _points(port)
+    if shadowed := sorted(points.keys() & set(built_in)):
         msg = f"an installed package offers {port} '{shadowed[0]}', which is built in: it must choose another name"
         raise ConfigurationError(msg)
-    if kind in found:
+    if kind in points:
         try:
-            plugin = found[kind].load()
+            plugin = points[kind].load()
         except (Exception, SystemExit) as error:
-            raise PluginFailed(_failure(found[kind], error, "when it was imported")) from error
+            raise PluginFailed(_failure(points[kind], error, "when it was imported")) from error
         if isabstract(plugin):
             msg = (
-                f"{_called(found[kind])}, lacks {', '.join(sorted(plugin.__abstractmethods__))}: write them, or derive "
-                f"{plugin.__name__} from the base of its port in holdfast.ports.basic, which implements the optional "
-                "methods"
+                f"{_called(points[kind])}, lacks {', '.join(sorted(plugin.__abstractmethods__))}: write them, or "
+                f"derive {plugin.__name__} from the base of its port in holdfast.ports.basic, which implements the "
+                "optional methods"
             )
             raise ConfigurationError(msg)
         return plugin
-    names = sorted({*built_in, *found})
+    names = sorted({*built_in, *points})
     near = get_close_matches(kind, names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
     msg = f"no {port} is called '{kind}' here, built in or under the entry points holdfast.{port}: {hint}"

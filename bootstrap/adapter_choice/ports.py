@@ -49,10 +49,10 @@ class Ports:
 
     def part(self, name: str, make: Callable[[], T]) -> T:
         """Return the part called ``name``, which ``make`` makes unless the host replaces it, within its wrappers."""
-        found = self._given[name] if name in self._given else make()
+        made = self._given[name] if name in self._given else make()
         for wrap in self._wraps.get(name, ()):
-            found = wrap(found)
-        return cast("T", found)
+            made = wrap(made)
+        return cast("T", made)
 
     def replaces(self, name: str) -> bool:
         """Return whether the host replaces the part called ``name``."""

@@ -223,12 +223,12 @@ def validate(options: argparse.Namespace) -> int:
     resolved = load_settings(options.config, [*options.settings, *options.settings_of_flags], os.environ)
     print_notes(resolved.notes)
     with ProgressBar("validating") as bar:
-        found = validate_data(resolved.settings, bar.show)
+        validation = validate_data(resolved.settings, bar.show)
     if options.json:
-        print(json.dumps(mask(found.to_json()), indent=1))
+        print(json.dumps(mask(validation.to_json()), indent=1))
     else:
-        print(mask_text("\n".join(validation_lines(found))))
-    return ExitCode.FINISHED if found.problem is None else ExitCode.DATA
+        print(mask_text("\n".join(validation_lines(validation))))
+    return ExitCode.FINISHED if validation.problem is None else ExitCode.DATA
 
 
 DATASET = "a dataset in a token cache, or a run: its folder, such as runs/default, or its name in runs"

@@ -93,8 +93,8 @@ def _measure(options: argparse.Namespace, data: OtherData) -> int:
     if options.json:
         parts = {name: _figures(part) for name, part in evaluation.parts.items()}
         weights = "average" if trained.is_averaged else "trained"
-        found = {"checkpoint": trained.location, "weights": weights, **_figures(evaluation), "parts": parts}
-        print(json.dumps({**found, "is_cut": data.is_named and trained.is_cut}, indent=1, allow_nan=False))
+        result = {"checkpoint": trained.location, "weights": weights, **_figures(evaluation), "parts": parts}
+        print(json.dumps({**result, "is_cut": data.is_named and trained.is_cut}, indent=1, allow_nan=False))
     if options.json or options.quiet:
         return ExitCode.FINISHED
     name = f"{short(trained.location)}{' · average of the weights' if trained.is_averaged else ''}"
@@ -152,8 +152,8 @@ def _evaluate_suites(options: argparse.Namespace, changes: OtherData) -> int:
     with phases_shown(is_quiet=options.quiet) as show:
         report = evaluate_suites(options.run, options.suite, choice=choice, trusted=trusted, changes=changes, show=show)
     if options.json:
-        found = {"checkpoint": report.location, "harness": report.version, "results": report.results}
-        print(json.dumps(found))
+        result = {"checkpoint": report.location, "harness": report.version, "results": report.results}
+        print(json.dumps(result))
     if options.json or options.quiet:
         return ExitCode.FINISHED
     rows = [(task, name, f"{value:.4f}") for task, figures in report.results.items() for name, value in figures.items()]

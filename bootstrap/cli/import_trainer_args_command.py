@@ -58,14 +58,14 @@ def import_trainer_args(options: argparse.Namespace) -> int:
         message = f"--steps takes a whole number from 1, and this is {options.steps}"
         raise ConfigurationError(message)
     try:
-        found = import_arguments(given, num_steps=options.steps)
+        imported = import_arguments(given, num_steps=options.steps)
     except ConfigurationError as error:
         message = f"{options.file}: {error}"
         raise ConfigurationError(message) from error
-    if odd := [*found.differing, *found.unknown]:
+    if odd := [*imported.differing, *imported.unknown]:
         message = f"{', '.join(map(_on_one_line, odd))}: without a setting, and results may differ from Trainer's; "
         print(f"{message}the comments at the beginning say more", file=sys.stderr)
-    print(*_comments(found), yaml.safe_dump(found.settings, sort_keys=False), sep="\n", end="")
+    print(*_comments(imported), yaml.safe_dump(imported.settings, sort_keys=False), sep="\n", end="")
     return ExitCode.FINISHED
 
 

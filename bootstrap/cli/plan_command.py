@@ -71,13 +71,13 @@ def plan(options: argparse.Namespace) -> int:
     steps = 0 if options.no_trial else options.steps
     request = PlanRequest(resolved.settings, options.config, options.settings, steps, options.price_per_hour)
     try:
-        found = RunPlanner(request).plan(is_quiet=options.json)
+        plan = RunPlanner(request).plan(is_quiet=options.json)
     except ChildFailedError as error:
         return error.code
     except StoppedAtOnce as stop:
         return code_of_signal(stop.number)
-    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else "\n".join(plan_lines(found)))
-    refuse_full_disk(found)
+    print(json.dumps(plan, indent=1, ensure_ascii=False) if options.json else "\n".join(plan_lines(plan)))
+    refuse_full_disk(plan)
     return ExitCode.FINISHED
 
 

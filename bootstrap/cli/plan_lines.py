@@ -38,8 +38,8 @@ def _model(plan: Mapping[str, Any]) -> Iterator[str]:
     text = "the number of parameters is not known without a trial" if number is None else f"{number:,} parameters"
     if trained is not None and trained != number:
         text += f", of which {trained:,} are trained"
-    known = [word for word in (model["device"], model["precision"]) if word]
-    yield ", ".join([text, *known, counted(plan["memory"]["ranks"], "rank")])
+    words = [word for word in (model["device"], model["precision"]) if word]
+    yield ", ".join([text, *words, counted(plan["memory"]["ranks"], "rank")])
 
 
 def _step(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -101,14 +101,14 @@ def _disk(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _time(plan: Mapping[str, Any]) -> Iterator[str]:
-    found = plan["time"]
-    if found is None:
+    time = plan["time"]
+    if time is None:
         yield _UNKNOWN
         return
-    parts = found["parts"]
-    yield f"{duration(found['seconds'])}, by a trial of {counted(found['trial_steps'], 'step')}"
+    parts = time["parts"]
+    yield f"{duration(time['seconds'])}, by a trial of {counted(time['trial_steps'], 'step')}"
     yield f"start {duration(parts['start'])}, end {duration(parts['end'])}"
-    yield f"steps {duration(parts['steps'])}, {found['a_step']:.3g} s each"
+    yield f"steps {duration(parts['steps'])}, {time['a_step']:.3g} s each"
     yield f"evaluations {duration(parts['evaluations'])}, waiting for checkpoints {duration(parts['saves'])}"
 
 

@@ -40,9 +40,9 @@ class StudyLines:
         """Report which study begins or continues."""
         tune, trials = self._study.settings.tune, self._study.study.trials()
         ended = sum(trial.has_ended for trial in trials)
-        known = f", {counted(ended, 'trial')} done" if trials else ""
+        done = f", {counted(ended, 'trial')} done" if trials else ""
         self._say(
-            f"study {short(str(self._study.root))}{known}: sampler {tune.sampler}, pruner {tune.pruner}, at most "
+            f"study {short(str(self._study.root))}{done}: sampler {tune.sampler}, pruner {tune.pruner}, at most "
             f"{counted(self._study.study.parallel, 'trial')} at once"
         )
 

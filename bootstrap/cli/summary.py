@@ -115,27 +115,27 @@ class Report:
 
     def _rows(self, progress: Progress) -> Sequence[tuple[str, str]]:
         """Return the figures for a person, with a key for each."""
-        found = self._figures(progress)
-        rows = [("run", short(found["run"])), ("end", found["end"])]
+        figures = self._figures(progress)
+        rows = [("run", short(figures["run"])), ("end", figures["end"])]
         if self._has_trained(progress):
             rows += [("steps", f"{progress.step:,}")] if self._run.stopped_by is not None else []
             rows += [("tokens", f"{progress.tokens:,}")]
             unit = "pair" if self._run.settings.data.holds_pairs else "token"
-            if isinstance(found["loss"], float):  # unlike that of the progress line, which is smoothed
-                rows.append(("loss", f"{found['loss']:.3f} nats/{unit} in the last step"))
+            if isinstance(figures["loss"], float):  # unlike that of the progress line, which is smoothed
+                rows.append(("loss", f"{figures['loss']:.3f} nats/{unit} in the last step"))
         rows += self._evaluation_rows()
         if self._has_trained(progress):
-            minutes, seconds = divmod(int(found["seconds"]), 60)
-            rows += [("speed", f"{found['tokens_per_second']:,.0f} tokens/s")] if found["tokens_per_second"] else []
+            minutes, seconds = divmod(int(figures["seconds"]), 60)
+            rows += [("speed", f"{figures['tokens_per_second']:,.0f} tokens/s")] if figures["tokens_per_second"] else []
             rows += [("time", f"{minutes}:{seconds:02d}")]
             if (goodput := self._run.goodput).starts:  # which the first rank alone knows
                 rows.append(("goodput", sentence_of(goodput).removeprefix("goodput: ")))
-        if (best := found["best"]) is not None:
+        if (best := figures["best"]) is not None:
             where = short(best["checkpoint"]) if best["checkpoint"] else "without a checkpoint"
             rows.append(("best", f"{where}  ({best['metric']} {best['value']:.4f} at step {best['step']:,})"))
-        if found["checkpoint"] is not None:
+        if figures["checkpoint"] is not None:
             reader = "transformers" if self._run.settings.model.lora is None else "PEFT"
-            rows.append(("checkpoint", f"{short(found['checkpoint'])}  (for {reader})"))
+            rows.append(("checkpoint", f"{short(figures['checkpoint'])}  (for {reader})"))
         rows += [("left out", line) for line in _left_out(RunLayout(self._run.directory))]
         if self.written is not None:
             rows.append(("report", short(str(self.written))))

@@ -334,8 +334,8 @@ def check_clock(
 
 def bind_briefly(host: str, port: int) -> None:
     """Listen at ``host`` and ``port`` for a moment; raises ``OSError`` if that is not possible."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = addresses[0]
     with socket.socket(family, kind, protocol) as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)

@@ -102,15 +102,15 @@ def diagnose(settings: TrainSettings, seconds: float, show: ShowPhase = show_not
         Check("secrets", lambda: check_secrets(settings), seconds),
     ]
     show("software and devices")
-    found = perform_together([*software, _devices(settings, facts)])
+    findings = perform_together([*software, _devices(settings, facts)])
     number = _num_processes(settings, len(facts.get("gpus", ())))
     show("memory, names and ports")
-    found += perform_together(_machine(settings, number, seconds))
+    findings += perform_together(_machine(settings, number, seconds))
     show("disks")
-    found += perform_in_turn(_storage(settings, seconds))
+    findings += perform_in_turn(_storage(settings, seconds))
     show("network and clock")
-    found += perform_together(_network(settings, seconds))
-    return found + perform_together([Check("clock", lambda: look_at_clock(settings, seconds), seconds)])
+    findings += perform_together(_network(settings, seconds))
+    return findings + perform_together([Check("clock", lambda: look_at_clock(settings, seconds), seconds)])
 
 
 def version_checks(settings: TrainSettings, seconds: float) -> Sequence[Check]:

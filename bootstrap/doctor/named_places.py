@@ -90,14 +90,14 @@ def text_sections(settings: TrainSettings) -> Sequence[tuple[str, object]]:
 def hub_places(settings: TrainSettings) -> Sequence[HubPlace]:
     """Return the repositories that model, tokenizer and data name, as far as they are no folders of this machine."""
     sections = (("model", settings.model), ("tokenizer", settings.tokenizer))
-    found: dict[tuple[str, str | None], HubPlace] = {}
+    places: dict[tuple[str, str | None], HubPlace] = {}
     for name, section in sections:
         values = dict(section)
         path, revision = values.get("path"), values.get("revision")
         if isinstance(path, str) and not names_folder(path) and not Path(path).exists():
-            found.setdefault((path, revision), HubPlace(f"{name}.path", path, revision))
+            places.setdefault((path, revision), HubPlace(f"{name}.path", path, revision))
     datasets = [place for place in data_places(settings) if place.is_dataset and place.is_remote]
-    return [*found.values(), *(HubPlace(place.setting, place.url, place.revision, "dataset") for place in datasets)]
+    return [*places.values(), *(HubPlace(place.setting, place.url, place.revision, "dataset") for place in datasets)]
 
 
 def http_places(settings: TrainSettings) -> Sequence[HttpPlace]:

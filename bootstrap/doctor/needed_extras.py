@@ -38,10 +38,10 @@ _BACKENDS = frozenset({"tiktoken", "gigatoken"})
 
 def needed_extras(settings: TrainSettings) -> dict[str, str]:
     """Return the extras that a run with ``settings`` needs, each with the first setting that needs it."""
-    found: dict[str, str] = {}
+    extras: dict[str, str] = {}
     for extra, setting in (*_of_data(settings), *_of_model(settings), *_of_state(settings), *_of_run(settings)):
-        found.setdefault(extra, setting)
-    return found
+        extras.setdefault(extra, setting)
+    return extras
 
 
 def _of_data(settings: TrainSettings) -> Iterator[tuple[str, str]]:

@@ -225,8 +225,8 @@ def job_settings(settings: TrainSettings, environ: Mapping[str, str]) -> JobSett
     if others := [name for name, value in flatten(recorded).items() if again.get(name) != value]:
         msg = f"a job file cannot set {others[0]} as it is set here: keep secrets out of it, in variables of libraries"
         raise ConfigurationError(msg)
-    found = [*secret, *_named(changed), *_of_libraries(json.dumps(changed), environ)]
-    return JobSettings(tuple(words), tuple(dict.fromkeys(found)))
+    variables = [*secret, *_named(changed), *_of_libraries(json.dumps(changed), environ)]
+    return JobSettings(tuple(words), tuple(dict.fromkeys(variables)))
 
 
 def _is_masked(value: object) -> bool:

@@ -159,26 +159,26 @@ class _Draft:
 
 
 def _members(store: StateStore, run: Path, selection: Selection) -> Sequence[Member]:
-    found = {info.progress.step: info for info in store.list()}
-    broken = damaged_steps(run, [*found.values()])
+    by_step = {info.progress.step: info for info in store.list()}
+    broken = damaged_steps(run, [*by_step.values()])
     if selection.last is not None:
-        if len(found) < selection.last:
-            msg = f"{run} holds {len(found)} checkpoints, and {selection.last} were to be averaged: ask for fewer"
+        if len(by_step) < selection.last:
+            msg = f"{run} holds {len(by_step)} checkpoints, and {selection.last} were to be averaged: ask for fewer"
             raise StateError(msg)
-        steps = sorted({*found, *broken})[-selection.last :]
+        steps = sorted({*by_step, *broken})[-selection.last :]
     else:
         steps = sorted(set(selection.steps))
     for step in steps:
         if step in broken:
             msg = f"checkpoint-{step} of {run} is damaged: inspect shows its defect, and --steps names others"
             raise StateError(msg)
-        refuse_missing([*found], run, step)
+        refuse_missing([*by_step], run, step)
     weights = [1.0] * len(steps) if selection.weights is None else selection.weights
     if len(weights) != len(steps):
         msg = f"there are {len(weights)} weights for {len(steps)} checkpoints: give one for each, by ascending step"
         raise ConfigurationError(msg)
     total = math.fsum(weights)
-    return [Member(found[step], weight, weight / total) for step, weight in zip(steps, weights, strict=True)]
+    return [Member(by_step[step], weight, weight / total) for step, weight in zip(steps, weights, strict=True)]
 
 
 def _target(run: Path, folder: Path | None, members: Sequence[Member], *, is_encrypted: bool) -> Path:

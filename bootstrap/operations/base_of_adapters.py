@@ -25,17 +25,17 @@ def with_base(settings: Mapping[str, Any], base: str | None) -> dict[str, Any]:
     They stay as they are if ``base`` is None or the run has no adapters. Raises ``ConfigurationError`` if ``base`` can
     only be a folder and there is none.
     """
-    found = deepcopy(dict(settings))
-    if base is None or not _has_adapters(found):
-        return found
+    changed = deepcopy(dict(settings))
+    if base is None or not _has_adapters(changed):
+        return changed
     if names_folder(base) and not expanded(base).is_dir():
         msg = f"--base {base} is no folder: name the model folder, or the name on the hub, that the adapters belong to"
         raise ConfigurationError(msg)
     refuse_run_folder("--base ", base)
-    move_path(found["model"], "path", str(expanded(base)) if names_folder(base) else base)
-    if "revision" in found["model"]:
-        found["model"]["revision"] = None
-    return found
+    move_path(changed["model"], "path", str(expanded(base)) if names_folder(base) else base)
+    if "revision" in changed["model"]:
+        changed["model"]["revision"] = None
+    return changed
 
 
 def refuse_useless_base(runs: Sequence[Path], base: str | None) -> None:

@@ -65,10 +65,10 @@ def list_versions(caches: Sequence[Path], *, as_json: bool, width: int) -> str:
 
 def show_version(name: str, caches: Sequence[Path], *, as_json: bool) -> str:
     """Return a text about the version that ``name`` names; raises as ``find_version`` does."""
-    found = find_version(name, caches)
+    version = find_version(name, caches)
     if as_json:
-        return json.dumps({"cache": str(found.cache), **found.version.to_json()}, indent=1)
-    return "\n".join(_shown(found))
+        return json.dumps({"cache": str(version.cache), **version.version.to_json()}, indent=1)
+    return "\n".join(_shown(version))
 
 
 def diff_versions(before: str, after: str, caches: Sequence[Path], *, as_json: bool) -> str:

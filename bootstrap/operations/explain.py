@@ -200,16 +200,16 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
         return
     if story.state.is_active:
         return
-    found = _post_mortem(run, story)
-    if not found or story.state is not LifecycleState.FAILED:
+    failures = _post_mortem(run, story)
+    if not failures or story.state is not LifecycleState.FAILED:
         yield from _reasons_of_end(run, story)
-    for folder, cause in found:
+    for folder, cause in failures:
         where = f"rank {cause['rank']}" if cause["ranks"] > 1 else "cause"
         yield f"{where}: {cause['error']}: {cause['message']}"
         yield f"    after step {cause['step']}; more in {folder}"
-    if found:
+    if failures:
         yield "what to try:"
-        yield from (f"    - {words}" for words in found[0][1]["what_to_try"])
+        yield from (f"    - {words}" for words in failures[0][1]["what_to_try"])
         yield f"    - the same command continues from step {max(story.checkpoints, default=0)}"
 
 

@@ -154,8 +154,8 @@ def _write_gguf(content: ExportContent, order: ExportOrder, folder: Path) -> Seq
         if not (source / "tokenizer.json").is_file():
             msg = "the tokenizer has no tokenizer.json, which GGUF is made from: export with --format huggingface"
             raise ConfigurationError(msg)
-        found = {name: (source / name).read_bytes() for name in (CONFIG, FILE) if (source / name).is_file()}
-        template = template_in(found)
+        contents = {name: (source / name).read_bytes() for name in (CONFIG, FILE) if (source / name).is_file()}
+        template = template_in(contents)
         description = GgufDescription(content.name, order.license, None if template is None else template[0])
         vocabulary = read_vocabulary(source, size=model.config.vocab_size, ends=content.ends)
         return GgufModel(model.config, model.tensors, vocabulary, description)

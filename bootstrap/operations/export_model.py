@@ -138,8 +138,8 @@ def _fill(
 def _share_of_zeros(network: object) -> float:
     from holdfast.adapters.shared.model_export.pruning import pruned_share
 
-    found = pruned_share(network)
-    return found.num_zeros / found.num_weights
+    share = pruned_share(network)
+    return share.num_zeros / share.num_weights
 
 
 def _command(run: Path, folder: Path, order: ExportOrder, choice: Choice) -> str:

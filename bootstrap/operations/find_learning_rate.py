@@ -93,12 +93,12 @@ class LearningRateTest:
 
     def result(self) -> RangeTestResult:
         """Return the result of the test; raises ``TrainingError`` if no learning rate lowered the loss."""
-        if (found := self._evaluated()) is None:
+        if (loss := self._evaluated()) is None:
             request = self._request
             msg = f"the loss did not fall between the learning rates {request.low:g} and {request.high:g} in "
             msg += f"{request.steps} steps: test more steps or other bounds with --steps, --low and --high"
             raise TrainingError(msg)
-        return found
+        return loss
 
     def _evaluated(self) -> RangeTestResult | None:
         steps = [metrics for _, metrics in read_metrics(RunLayout(self.root).metrics) if "loss" in metrics]

@@ -190,22 +190,22 @@ def _figure(value: object) -> float | str | None:
 
 
 def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
-    found = report["checkpoints"]
-    num_bytes = sum(checkpoint["bytes"] or 0 for checkpoint in found)
-    counted = f"{len(found)} checkpoint{'' if len(found) == 1 else 's'}"
+    checkpoints = report["checkpoints"]
+    num_bytes = sum(checkpoint["bytes"] or 0 for checkpoint in checkpoints)
+    counted = f"{len(checkpoints)} checkpoint{'' if len(checkpoints) == 1 else 's'}"
     columns = ("step", "tokens", "reason", "contract", "saved (UTC)", "size", "state")
     header = (*columns, "loss", "eval loss", "bits/byte", "at step")
-    rows = table(">><<<><>>>><", [(*header, "also"), *map(_run_row, found)])
+    rows = table(">><<<><>>>><", [(*header, "also"), *map(_run_row, checkpoints)])
     lines = [f"{one_line(report['run'])}: {counted}, {shown_size(num_bytes)}", "", *rows, ""]
-    lines += [line for checkpoint in found for line in _suite_lines(checkpoint)]
-    for checkpoint in found:
+    lines += [line for checkpoint in checkpoints for line in _suite_lines(checkpoint)]
+    for checkpoint in checkpoints:
         problems = [f"{checkpoint['name']} {line}" for line in _problem_lines(checkpoint)]
         lines += problems[:_MOST_PROBLEMS]
         if (more := len(problems) - _MOST_PROBLEMS) > 0:
             lines.append(f"{checkpoint['name']} has {more} more: inspect that folder to see them")
     for entry in report["quarantine"]:
         lines.append(f"in quarantine: {one_line(entry['name'])} ({entry['reason'] or 'its name gives no reason'})")
-    there = {checkpoint["step"] for checkpoint in found}
+    there = {checkpoint["step"] for checkpoint in checkpoints}
     if away := [f"{step:,}" for step in report["archived"] or () if step not in there]:
         lines.append(f"in the archive alone: {', '.join(away)}")
     lines += [f"erased: {one_line(entry['name'])} {one_line(entry['time'])}" for entry in report["erased"]]

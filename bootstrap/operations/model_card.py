@@ -133,8 +133,8 @@ def _licence_of(base: Path) -> str:
         fields = read_yaml(text.removeprefix(f"{_FENCE}\n").partition(f"\n{_FENCE}\n")[0])
     except (OSError, ValueError):
         return UNKNOWN
-    found = fields.get("license") if isinstance(fields, dict) else None
-    return found if isinstance(found, str) else UNKNOWN
+    license_name = fields.get("license") if isinstance(fields, dict) else None
+    return license_name if isinstance(license_name, str) else UNKNOWN
 
 
 def _commands(record: Mapping[str, Any], repeat: str) -> Iterator[str]:

@@ -107,11 +107,11 @@ def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], ob
     checkpoint verifies.
     """
     run, choice = place.path, place.choice
-    found = store.list()
-    steps, broken = _steps_of(found), [] if choice.is_newest else damaged_steps(run, found)
+    infos = store.list()
+    steps, broken = _steps_of(infos), [] if choice.is_newest else damaged_steps(run, infos)
     for number in broken if choice.best else ():
         _log.warning("checkpoint-%d of %s is damaged and cannot be chosen: inspect shows its defect", number, run)
-    step = _best(found, run) if choice.best else choice.step
+    step = _best(infos, run) if choice.best else choice.step
     if step is not None and step not in broken:
         refuse_missing(steps, run, step)
     loaded = store.restore(into, at_most=step)
@@ -186,15 +186,15 @@ def folder_of(path: Path, choice: Choice) -> Path:
     place = place_of(path, choice)
     store = StoreFolder(path.absolute(), FileOperations())
     try:
-        found = [manifest.info(str(folder)) for folder, manifest in complete(FileOperations(), store.checkpoints())]
+        infos = [manifest.info(str(folder)) for folder, manifest in complete(FileOperations(), store.checkpoints())]
     except OSError as error:
         msg = f"the checkpoints of {path} cannot be read, {explain(error)}"
         raise StateError(msg) from error
-    step = _best(found, place.path) if choice.best else choice.step
+    step = _best(infos, place.path) if choice.best else choice.step
     assert step is not None
     folder = store.checkpoint(step)
     if not folder.exists():  # a damaged one is there to be looked at, too
-        refuse_missing(_steps_of(found), path, step)
+        refuse_missing(_steps_of(infos), path, step)
     return path / folder.relative_to(path.absolute())
 
 

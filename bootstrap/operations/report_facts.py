@@ -143,9 +143,9 @@ def _kept(record: Mapping[str, Any], *names: str) -> Facts:
 
 def _settings(view: RunView, settings: Mapping[str, Any]) -> list[Facts]:
     """Return each setting with its origin and choice, its default, and whether its value differs from that."""
-    known = {each.name: each for each in with_defaults(settings)}
+    fields = {each.name: each for each in with_defaults(settings)}
     return [
-        {**each, "default": known[each["name"]].default, "is_changed": known[each["name"]].is_changed}
+        {**each, "default": fields[each["name"]].default, "is_changed": fields[each["name"]].is_changed}
         for each in view.settings()
     ]
 
@@ -191,16 +191,16 @@ def data_facts(record: Mapping[str, Any]) -> Facts:
 def _supervision(file: Path) -> Facts | None:
     """Return which tokens are trained on, as the run recorded it; None for runs on plain text, and for other JSON."""
     try:
-        found = parse_json(file.read_bytes())
+        content = parse_json(file.read_bytes())
         return {
-            "sentences": [str(each) for each in found["sentences"]],
+            "sentences": [str(each) for each in content["sentences"]],
             "sources": {
                 name: {**each, "supervised": int(each["supervised"]), "tokens": int(each["tokens"])}
-                for name, each in found["sources"].items()
+                for name, each in content["sources"].items()
             },
             "rows": [
                 [[(str(text), bool(is_trained)) for text, is_trained in document] for document in row]
-                for row in found["rows"]
+                for row in content["rows"]
             ],
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -209,15 +209,15 @@ def _supervision(file: Path) -> Facts | None:
 
 def _version(entry: Mapping[str, str]) -> Facts:
     """Return the version that a run has read; only its id, name and cache if it is no longer there."""
-    if (found := VersionStore(Path(entry["cache"])).get(entry["id"])) is None:
+    if (version := VersionStore(Path(entry["cache"])).get(entry["id"])) is None:
         return {**entry, "is_there": False}
     return {
         **entry,
         "is_there": True,
-        "created": found.created,
-        "parents": list(found.parents),
-        "totals": asdict(found.totals),
-        "steps": [f"{step.name} ({step.package} {step.version})" for step in found.steps],
+        "created": version.created,
+        "parents": list(version.parents),
+        "totals": asdict(version.totals),
+        "steps": [f"{step.name} ({step.package} {step.version})" for step in version.steps],
     }
 
 

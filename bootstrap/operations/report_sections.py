@@ -177,13 +177,13 @@ def _data(facts: Facts) -> Iterator[Part]:
 
 def _supervision(facts: Facts) -> Iterator[Part]:
     """Yield which tokens are trained on, with rows of the data, for runs on conversations."""
-    if (found := facts["supervision"]) is None:
+    if (supervision := facts["supervision"]) is None:
         return
-    yield from found["sentences"]
-    if len(sources := found["sources"]) > 1:
+    yield from supervision["sentences"]
+    if len(sources := supervision["sources"]) > 1:
         rows = [(name, f"{each['supervised']:,}", f"{each['tokens']:,}") for name, each in sources.items()]
         yield Table(("source", "tokens trained on", "tokens"), rows, frozenset({1, 2}))
-    for row in found["rows"]:
+    for row in supervision["rows"]:
         documents = [[(text, is_trained) for text, is_trained in document] for document in row]
         yield Marked([part for place, each in enumerate(documents) for part in ([_BETWEEN] * bool(place) + each)])
 
@@ -300,14 +300,14 @@ def _without_time(entry: Mapping[str, Any]) -> str:
 
 
 def _environment(facts: Facts) -> Iterator[Part]:
-    if not (found := facts["environments"]):
+    if not (environments := facts["environments"]):
         return
-    last = found[-1]
+    last = environments[-1]
     rows = [(name, _value(value)) for name, value in last.items() if not isinstance(value, dict)]
     for group in ("versions", "variables"):
         rows += [(name, _value(value)) for name, value in last.get(group, {}).items()]
     yield Table(("", "last start"), rows)
-    hosts = list(dict.fromkeys(str(each.get("host")) for each in found))
+    hosts = list(dict.fromkeys(str(each.get("host")) for each in environments))
     if len(hosts) > 1:
         yield f"Earlier starts ran on {', '.join(hosts[:-1])}."
 

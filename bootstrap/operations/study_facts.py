@@ -45,8 +45,8 @@ class StudyFacts:
     @property
     def counts(self) -> str:
         """Return the number of trials in each state, in words."""
-        found = Counter(trial.state for trial in self.trials)
-        parts = [f"{found[state]} {state}" for state in TrialState if found[state]]
+        by_state = Counter(trial.state for trial in self.trials)
+        parts = [f"{by_state[state]} {state}" for state in TrialState if by_state[state]]
         return f"{len(self.trials)} ({', '.join(parts)})" if parts else "0"
 
     def to_json(self) -> dict[str, Any]:

@@ -156,8 +156,8 @@ def _refuse_other(path: Path, record: Mapping[str, Any], pipeline: RecordPipelin
 
 def _losses(path: Path) -> Mapping[int, float]:
     """Return the loss of each step, which may be NaN or infinite, in the order of the steps."""
-    found = {step: metrics["loss"] for step, metrics in read_metrics(RunLayout(path).metrics) if "loss" in metrics}
-    return dict(sorted(found.items()))
+    losses = {step: metrics["loss"] for step, metrics in read_metrics(RunLayout(path).metrics) if "loss" in metrics}
+    return dict(sorted(losses.items()))
 
 
 def _samples_of(

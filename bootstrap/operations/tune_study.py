@@ -258,8 +258,8 @@ def _devices_of_workers(workers: int, environ: Mapping[str, str]) -> list[str]:
         return []
     given = environ.get("CUDA_VISIBLE_DEVICES")
     numbers = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    found = [name for name in given.split(",") if name] if given is not None else numbers
-    return [",".join(found[worker::workers]) for worker in range(workers)] if len(found) >= workers else []
+    names = [name for name in given.split(",") if name] if given is not None else numbers
+    return [",".join(names[worker::workers]) for worker in range(workers)] if len(names) >= workers else []
 
 
 MISSING = '--ray needs another package: pip install "holdfast-lm[ray]"'

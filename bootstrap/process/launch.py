@@ -92,8 +92,8 @@ def launch_until_memory_fits(
 def _rows(record: Path) -> float:
     """Return the number of rows known to fit, infinite if none is known."""
     try:
-        known = parse_json(read_regular(record))
-        return int(known["rows"]) if known["shortages"] else math.inf
+        content = parse_json(read_regular(record))
+        return int(content["rows"]) if content["shortages"] else math.inf
     except (OSError, ValueError, KeyError, TypeError):
         return math.inf
 

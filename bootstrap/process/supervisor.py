@@ -180,12 +180,12 @@ def _kill_descendants() -> int:
     A process that the kernel does not end within ten seconds is left.
     """
     killed: set[int] = set()
-    while found := [process for process in psutil.Process().children(recursive=True) if process.pid not in killed]:
-        for process in found:
+    while children := [process for process in psutil.Process().children(recursive=True) if process.pid not in killed]:
+        for process in children:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(found, timeout=_PATIENCE_SECONDS)
-        killed |= {process.pid for process in found}
+        psutil.wait_procs(children, timeout=_PATIENCE_SECONDS)
+        killed |= {process.pid for process in children}
     return len(killed)
 
 

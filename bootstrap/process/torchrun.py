@@ -108,8 +108,8 @@ def ending_without_processes(
 
 def _join_seconds(configuration: str) -> float:
     """Return the time limit for machines to find each other, in the words of ``--rdzv-conf``."""
-    found = re.search(r"(?:^|,)join_timeout=(\d+)", configuration)
-    return float(found[1]) if found else _JOIN_SECONDS
+    match = re.search(r"(?:^|,)join_timeout=(\d+)", configuration)
+    return float(match[1]) if match else _JOIN_SECONDS
 
 
 def await_name(

@@ -137,8 +137,8 @@ class RunFolder:
 
     def hold_to(self, name: str, value: str, remedy: str) -> None:
         """Record the fact ``name``; raises ``StateError`` if the run began with another value."""
-        known = self.record["facts"].setdefault(name, value)
-        if known != value:
+        stored = self.record["facts"].setdefault(name, value)
+        if stored != value:
             msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
             raise StateError(msg)
 

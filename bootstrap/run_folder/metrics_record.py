@@ -53,12 +53,12 @@ class MetricsRecord:
 
     def _read(self) -> dict[str, int]:
         try:
-            found = parse_json(read_regular(self._layout.trackers))
+            content = parse_json(read_regular(self._layout.trackers))
         except (OSError, ValueError):
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             return {}
-        return {name: step for name, step in found.items() if isinstance(step, int) and step >= 0}
+        return {name: step for name, step in content.items() if isinstance(step, int) and step >= 0}
 
 
 def read_metrics(path: Path) -> Iterator[tuple[int, Mapping[str, float]]]:

@@ -141,8 +141,8 @@ def _lines(record: Mapping[str, Any], *, is_keyed: bool) -> Sequence[str]:
     if num_entries:
         entries += f" from {one_line(record['first'])} to {one_line(record['last'])}"
     if broken is not None:
-        found = f"{place}: line {broken['line']:,} {one_line(broken['reason'])} ({broken['flaw']})"
-        return [found, f"intact before it: {entries}"]
+        sentence = f"{place}: line {broken['line']:,} {one_line(broken['reason'])} ({broken['flaw']})"
+        return [sentence, f"intact before it: {entries}"]
     if not num_entries:
         return [f"{place}: no entries"]
     shown = "lines cut off the end" if is_keyed else "lines cut off the end, or a rewritten file"

@@ -87,8 +87,8 @@ class SharedRunFolder:
     def decision(self, name: str) -> Mapping[str, str]:
         """Return the recorded choice ``name`` with its reason, empty if there is none."""
         known = {} if self._own is None else self._own.record["auto"].get(name, {})
-        found: Mapping[str, str] = json.loads(self._group.gather(json.dumps(known))[0])
-        return found
+        agreed: Mapping[str, str] = json.loads(self._group.gather(json.dumps(known))[0])
+        return agreed
 
     def record_decision(self, name: str, value: str, reason: str, details: Mapping[str, str]) -> None:
         """Record the choice ``name`` in place of an earlier one, on the first rank."""
@@ -118,8 +118,8 @@ class SharedRunFolder:
     def rules(self) -> Mapping[str, int]:
         """Return the version of each rule that the run follows; a new run records the newest."""
         own = None if self._own is None else self._own.rules()
-        found: Mapping[str, int] = json.loads(self._group.gather(json.dumps(own))[0])
-        return found
+        agreed: Mapping[str, int] = json.loads(self._group.gather(json.dumps(own))[0])
+        return agreed
 
     def knows(self, name: str) -> bool:
         """Return whether the fact ``name`` was recorded when the run began."""
@@ -129,8 +129,8 @@ class SharedRunFolder:
     def began_with(self) -> Mapping[str, Any] | None:
         """Return the settings of the run as recorded last, None for a new run; call this before ``begin``."""
         known = None if self._own is None else self._own.began_with()
-        found: Mapping[str, Any] | None = json.loads(self._group.gather(json.dumps(known))[0])
-        return found
+        begun: Mapping[str, Any] | None = json.loads(self._group.gather(json.dumps(known))[0])
+        return begun
 
     @property
     def record(self) -> dict[str, Any] | None:

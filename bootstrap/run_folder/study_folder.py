@@ -134,13 +134,13 @@ def read_study(root: Path) -> StudyRecord:
     """Return the record of the study in ``root``; raises ``StateError`` if it is missing, damaged or unreadable."""
     path = StudyLayout(root).record
     try:
-        found = parse_json(read_regular(path))
-        if found["schema"] > _SCHEMA:
+        record = parse_json(read_regular(path))
+        if record["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)
-        found = unsealed(found)
+        record = unsealed(record)
         names = ("settings", "space", "seed", "parallel", "threads", "id", "created")
-        return StudyRecord(*(found[name] for name in names))
+        return StudyRecord(*(record[name] for name in names))
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{root} is not the folder of a study: it has no {path.name}"
         raise StateError(msg) from error
@@ -207,12 +207,12 @@ class VerdictFile:
 
     def all(self) -> list[TrialVerdict]:
         """Return all verdicts, the first one of each step; raises ``StateError`` if the file cannot be read."""
-        found: dict[int, TrialVerdict] = {}
+        verdicts: dict[int, TrialVerdict] = {}
         for record in self._lines.read():
             step, reason = record.get("step"), record.get("reason")
             if isinstance(step, int) and (reason is None or isinstance(reason, str)):
-                found.setdefault(step, TrialVerdict(step, reason))
-        return list(found.values())
+                verdicts.setdefault(step, TrialVerdict(step, reason))
+        return list(verdicts.values())
 
     def add(self, verdict: TrialVerdict) -> None:
         """Add ``verdict``; raises ``StateError`` if it cannot be written."""

@@ -88,7 +88,7 @@ class GrowingFile:
     def _open(self) -> bool:
         """Open the file at its place; return whether what was read before is no longer its beginning."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             was_open = self._file >= 0
             self.close()
@@ -96,7 +96,7 @@ class GrowingFile:
         if self._file >= 0:
             with suppress(OSError):  # a file server may have forgotten the file
                 known = os.fstat(self._file)
-                if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) and found.st_size >= self.offset:
+                if (known.st_dev, known.st_ino) == (status.st_dev, status.st_ino) and status.st_size >= self.offset:
                     return False
         was_open = self._file >= 0
         self.close()
@@ -131,10 +131,10 @@ class GrowingRecords:
                 self.generation += 1
                 self.num_read = 0
                 has_changed = True
-            found = list(records_in(growth.data))
-            self.records += found
-            self.num_read += len(found)
-            has_changed = has_changed or bool(found)
+            records = list(records_in(growth.data))
+            self.records += records
+            self.num_read += len(records)
+            has_changed = has_changed or bool(records)
             if self._most is not None:
                 del self.records[: -self._most]
             if not growth.has_more:

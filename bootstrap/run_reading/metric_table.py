@@ -74,9 +74,9 @@ class _Block:
 
     def column(self, name: str, length: int | None = None) -> Numbers:
         """Return the values of one column, NaN if there is none."""
-        found = self.columns.get(name, np.nan)
+        value = self.columns.get(name, np.nan)
         rows = len(self.steps) if length is None else length
-        return found if isinstance(found, np.ndarray) else np.full(rows, found)
+        return value if isinstance(value, np.ndarray) else np.full(rows, value)
 
     def seal(self, *, is_exact: bool) -> None:
         """Make the block small, as no row will be added; ``is_exact`` keeps all columns in float64."""

@@ -164,8 +164,8 @@ def _event(name: str, record: Mapping[str, Any]) -> events.Event:
             values[field.name] = _ENUMS[field.name](record[key])
         elif key in record or field.default is MISSING:
             values[field.name] = record[key]
-    found: events.Event = kind(**values)
-    return found
+    event: events.Event = kind(**values)
+    return event
 
 
 def _error(text: str) -> Exception:
@@ -176,12 +176,12 @@ def _error(text: str) -> Exception:
 
 
 def _our_errors() -> set[str]:
-    found, waiting = {TrainingError.__name__}, [TrainingError]
+    names, waiting = {TrainingError.__name__}, [TrainingError]
     while waiting:
         below = waiting.pop().__subclasses__()
-        found |= {each.__name__ for each in below}
+        names |= {each.__name__ for each in below}
         waiting += below
-    return found
+    return names
 
 
 def _words_in(name: str) -> str:

@@ -88,10 +88,10 @@ def refusal_of(folder: Path, record: Mapping[str, Any]) -> str | None:
 def time_of(event: Mapping[str, Any]) -> datetime | None:
     """Return the time of ``event``, None if it has no time in the form of a run's events."""
     try:
-        found = datetime.fromisoformat(str(event.get("time")))
+        time = datetime.fromisoformat(str(event.get("time")))
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return time if time.tzinfo is not None else None
 
 
 def seconds_of_silence(folder: Path) -> float | None:
@@ -178,11 +178,11 @@ class CheckpointList:
             return []
         history = _History.of(events)
         best = best_among(store.checkpoints)
-        found = []
+        entries = []
         for report in store.checkpoints:
             manifest, step = report.manifest, int(report.name.partition("-")[2])
             written = "verified" if history.is_verified(step) else "written"
-            found.append(
+            entries.append(
                 {
                     "step": step,
                     "state": report.problems[0].flaw if report.problems else written,
@@ -198,11 +198,11 @@ class CheckpointList:
                     "is_on_disk": True,
                 }
             )
-        there = {entry["step"] for entry in found}
-        found += [_elsewhere(step, "archived") for step in history.archived - there]
+        there = {entry["step"] for entry in entries}
+        entries += [_elsewhere(step, "archived") for step in history.archived - there]
         if history.saving is not None and history.saving not in there:
-            found.append(_elsewhere(history.saving, "saving"))
-        return sorted(found, key=lambda entry: entry["step"], reverse=True)
+            entries.append(_elsewhere(history.saving, "saving"))
+        return sorted(entries, key=lambda entry: entry["step"], reverse=True)
 
 
 def best_among(reports: Iterable[CheckpointReport]) -> int | None:

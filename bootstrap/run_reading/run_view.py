@@ -157,9 +157,9 @@ class RunView:
         with self._lock:
             known = set(self._steps.names)
             of_steps = [name for name in names if name in known]
-            found = self._steps.curves(of_steps, first, last, width=width, bucket=bucket)
+            curves = self._steps.curves(of_steps, first, last, width=width, bucket=bucket)
             others = [name for name in names if name not in known]
-            return found | self._metrics.evaluations.curves(others, first, last)
+            return curves | self._metrics.evaluations.curves(others, first, last)
 
     def bucket(self, first: int | None, last: int | None, width: int) -> int:
         """Return the number of steps that a point of a curve of ``width`` points stands for; 1 for a sample."""
@@ -297,8 +297,8 @@ class RunView:
         """Read ``run.json`` if it was replaced; return whether it was."""
         stamp = None
         with suppress(OSError):
-            found = os.stat(self._layout.record)  # noqa: PTH116  its numbers only
-            stamp = (found.st_mtime_ns, found.st_ino)
+            status = os.stat(self._layout.record)  # noqa: PTH116  its numbers only
+            stamp = (status.st_mtime_ns, status.st_ino)
         if stamp is None and self._layout.durable_steps():
             stamp = _LOST
         if stamp == self._record_stamp:

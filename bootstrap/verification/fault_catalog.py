@@ -56,7 +56,7 @@ def draw(names: Sequence[str], count: int, steps: int, *, spikes: Sequence[Plann
     learned = [*returns]
     while len(planned) < count:
         fault = Planned(rng.choice(others), rng.randint(3, steps - 4))
-        is_taken = fault.step in {known.step for known in planned}
+        is_taken = fault.step in {other.step for other in planned}
         if is_taken or fault.step in {"full-disk": returns, "nan": learned}.get(fault.drill, ()):
             continue
         if fault.drill in LEARNED:

@@ -223,8 +223,8 @@ class ProfileSettings(Section):
     def _is_a_range(cls, steps: str | None) -> str | None:
         if steps is None:
             return None
-        found = _STEPS.fullmatch(steps)
-        if found is None or not 1 <= int(found[1]) < int(found[2]):
+        match = _STEPS.fullmatch(steps)
+        if match is None or not 1 <= int(match[1]) < int(match[2]):
             msg = f"is {steps}: it must be FIRST:END, such as 10:20, with FIRST from 1 and END above it"
             raise ValueError(msg)
         return steps

@@ -141,8 +141,8 @@ class FieldValidationSettings(Section):
                 msg = f"has {name}, but the type is {kind}{because}: {name} needs {' or '.join(kinds)}"
                 raise ValueError(msg)
         for value in self.one_of or ():
-            found = _type_of(value)
-            if kind not in ("null", found) and (found, kind) != ("integer", "number"):
+            actual = _type_of(value)
+            if kind not in ("null", actual) and (actual, kind) != ("integer", "number"):
                 msg = f"has {value!r} in one_of, but the type is {kind}{because}: list values of this type"
                 raise ValueError(msg)
         for name in self.on_violation if isinstance(self.on_violation, dict) else ():

@@ -83,10 +83,10 @@ class Retention:
 
     def retained_forever(self, stored: Mapping[int, StoredCheckpoint]) -> Collection[int]:
         """Return the steps retained for another reason than their age: milestones, best, floor and pinned."""
-        losses = {step: found.evaluation_loss for step, found in stored.items()}
+        losses = {step: info.evaluation_loss for step, info in stored.items()}
         measured = [(loss, -step) for step, loss in losses.items() if loss is not None]
         best = [-step for _, step in sorted(measured)[: self.best]]
-        pinned = [step for step, found in stored.items() if found.is_pinned]
+        pinned = [step for step, info in stored.items() if info.is_pinned]
         floor = self.floor.among(stored) if self.floor else ()
         return {*self._milestones(stored), *best, *floor, *pinned}
 

@@ -36,15 +36,15 @@ def sketches_of(texts: Sequence[str]) -> NDArray[np.uint64]:
     resemblance and containment of documents, 1997).
     """
     hashes, offsets = shingles_of([folded(text) for text in texts], _WORDS)
-    found = np.full((len(texts), SKETCH), _NONE)
+    sketches = np.full((len(texts), SKETCH), _NONE)
     for number, (begin, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         own = hashes[begin:end]
         share = 4 * SKETCH / len(own)
         least = np.unique(own[own < np.uint64(share * 2**63) * np.uint64(2)] if share < 1 else own)
         if len(least) < SKETCH:  # many repetitions
             least = np.unique(own)
-        found[number, : min(SKETCH, len(least))] = least[:SKETCH]
-    return found
+        sketches[number, : min(SKETCH, len(least))] = least[:SKETCH]
+    return sketches
 
 
 def groups_of(sketches: NDArray[np.uint64]) -> NDArray[np.int64]:

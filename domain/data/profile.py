@@ -59,11 +59,11 @@ class DistinctSketch:
 
         The estimator is Ertl's (arXiv 1702.01284, algorithm 6), which needs no correction for small or large numbers.
         """
-        found = np.bincount(self.registers, minlength=_LARGEST + 1).tolist()
-        total = _REGISTERS * _tau(1 - found[_LARGEST] / _REGISTERS)
-        for count in reversed(found[1:_LARGEST]):
+        counts = np.bincount(self.registers, minlength=_LARGEST + 1).tolist()
+        total = _REGISTERS * _tau(1 - counts[_LARGEST] / _REGISTERS)
+        for count in reversed(counts[1:_LARGEST]):
             total = 0.5 * (total + count)
-        total += _REGISTERS * _sigma(found[0] / _REGISTERS)
+        total += _REGISTERS * _sigma(counts[0] / _REGISTERS)
         return round(_REGISTERS**2 / (2 * math.log(2) * total))
 
     def to_json(self) -> str:
@@ -198,8 +198,8 @@ class Profile:
 
         Lengths are in tokens or bytes, and shares of bytes from 0 to 1. Returns None if no document was measured.
         """
-        found = self.histograms[name].quantile(share) if name in self.histograms else None
-        return found if found is None or name in LENGTHS else found / FINE
+        quantile = self.histograms[name].quantile(share) if name in self.histograms else None
+        return quantile if quantile is None or name in LENGTHS else quantile / FINE
 
     def to_json(self) -> Mapping[str, Any]:
         """Return the profile as JSON, equal for equal profiles if its keys are sorted."""
@@ -319,10 +319,10 @@ class ProfileBuilder:
         self._num_waiting = 0
 
     def _count(self, ids: NDArray[np.unsignedinteger], row: int) -> None:
-        found = np.bincount(ids)
-        if len(found) > self._counts.shape[1]:
-            self._counts = np.pad(self._counts, ((0, 0), (0, len(found) - self._counts.shape[1])))
-        self._counts[row, : len(found)] += found
+        counts = np.bincount(ids)
+        if len(counts) > self._counts.shape[1]:
+            self._counts = np.pad(self._counts, ((0, 0), (0, len(counts) - self._counts.shape[1])))
+        self._counts[row, : len(counts)] += counts
 
 
 def _shares(pieces: Sequence[bytes]) -> Mapping[str, LogHistogram]:

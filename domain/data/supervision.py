@@ -132,8 +132,8 @@ def _runs(flags: Flags, targets: Flags, starts: NDArray[np.int64], lengths: NDAr
     def last(begin: int, end: int) -> NDArray[np.bool_]:
         goes_on = np.append(targets(begin + 1, end), True)  # the pieces are counted without their last token
         goes_on[-1] = bool(targets(end, end + 1).any())
-        found: NDArray[np.bool_] = flags(begin, end) & ~goes_on
-        return found
+        ends: NDArray[np.bool_] = flags(begin, end) & ~goes_on
+        return ends
 
     some = lengths > 0
     starts, lengths = starts[some], lengths[some]

@@ -118,10 +118,10 @@ class SpikePolicy:
 
     def begins(self, losses: Sequence[float | None]) -> int:
         """Return the length of the spike that the last of ``losses`` completes; 0 if there is no spike."""
-        known = [loss for loss in losses[: -self.num_losses][-self.window :] if loss is not None]
-        if 2 * len(known) < self.window:
+        present = [loss for loss in losses[: -self.num_losses][-self.window :] if loss is not None]
+        if 2 * len(present) < self.window:
             return 0
-        limit = self.limit(known)
+        limit = self.limit(present)
         late = [*takewhile(lambda loss: loss is None or loss > limit, reversed(losses))]
         return len(late) if self._shows(late) and not self._shows(late[1:]) else 0
 

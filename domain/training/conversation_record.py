@@ -131,12 +131,12 @@ def unused_in_conversation(record: Mapping[str, object], messages_field: str | N
     """
     fields = _fields_of(record, messages_field)
     holders = fields if fields[0] == "prompt" else fields[:1]
-    found = unused_fields(record, (*fields, *SHARED_FIELDS), holders)
+    unused = unused_fields(record, (*fields, *SHARED_FIELDS), holders)
     said = [each for each in ("system", "system_prompt") if record.get(each) not in (*_MISSING, [])]
     if said:
         first = conversation_of(record, messages_field).messages[0].text
-        found += [each for each in said if _content(record[each], each)[0] != first]
-    return found
+        unused += [each for each in said if _content(record[each], each)[0] != first]
+    return unused
 
 
 def conversation_text(conversation: Conversation) -> str:
@@ -272,7 +272,7 @@ def _message(value: object, number: int) -> ChatMessage:
         calls = [*calls, _call(value["function_call"], number)]
     if name == "function_call":
         text, calls = "", [_call(_parsed(text, f"message {number} is no tool call: its text is not JSON"), number)]
-    found = ChatMessage(
+    message = ChatMessage(
         role,
         text,
         reasoning=_optional(reasoning, "reasoning", number),
@@ -281,20 +281,20 @@ def _message(value: object, number: int) -> ChatMessage:
         tool_call_id=_optional(value.get("tool_call_id"), "tool_call_id", number),
         is_trained=is_trained(value, number, is_reply=role is MessageRole.ASSISTANT),
     )
-    if found.is_reply and not (found.text or found.reasoning or found.tool_calls):
+    if message.is_reply and not (message.text or message.reasoning or message.tool_calls):
         msg = f"message {number}, a reply, is empty: give it a text or leave the record out"
         raise DataError(msg)
-    return found
+    return message
 
 
 def _said(message: Mapping[str, object], role: MessageRole, number: int) -> object:
     """Return the content of ``message``, by any of its names; that of a reply may be missing."""
     given = [message[name] for name in CONTENT_FIELDS if message.get(name) is not None]
-    found = next((each for each in given if each not in ("", [])), given[0] if given else None)
-    if found is None and role is not MessageRole.ASSISTANT:
+    content = next((each for each in given if each not in ("", [])), given[0] if given else None)
+    if content is None and role is not MessageRole.ASSISTANT:
         msg = f"message {number}, of the role {role}, has no content: give it a text, which may be empty"
         raise DataError(msg)
-    return found
+    return content
 
 
 def _content(value: object, at: int | str) -> tuple[str, str | None]:
@@ -372,11 +372,11 @@ def _listed(value: object) -> list[object]:
 
 def _all_tools(record: Mapping[str, object], messages: Sequence[object]) -> tuple[Mapping[str, object], ...]:
     """Return the tools of ``record``, which may also be called functions or stand in the message of the system."""
-    found = [_tools(record.get("tools"), "tools")]
+    lists = [_tools(record.get("tools"), "tools")]
     functions = _tools(record.get("functions"), "functions")
-    found.append(tuple({"type": "function", "function": each} for each in functions))
-    found += [_tools(message.get("tools"), "tools") for message in messages if isinstance(message, dict)]
-    given = [each for each in found if each]
+    lists.append(tuple({"type": "function", "function": each} for each in functions))
+    lists += [_tools(message.get("tools"), "tools") for message in messages if isinstance(message, dict)]
+    given = [each for each in lists if each]
     if any(each != given[0] for each in given[1:]):
         msg = "the record describes its tools in several places, which differ: leave all but one out"
         raise DataError(msg)
@@ -427,15 +427,15 @@ def _canonical(record: Mapping[str, object]) -> str:
 
 def _loaded(text: str) -> Mapping[str, object]:
     msg = "it is not the text of a JSON object: use a data source that knows data.task"
-    found = _parsed(text, msg)
-    if not isinstance(found, dict):
+    value = _parsed(text, msg)
+    if not isinstance(value, dict):
         raise DataError(msg)
     try:
-        (json.dumps(found, ensure_ascii=False) if "\\u" in text else text).encode()
+        (json.dumps(value, ensure_ascii=False) if "\\u" in text else text).encode()
     except UnicodeEncodeError as error:
         msg = "it holds half of a surrogate pair, which is no Unicode text: repair it"
         raise DataError(msg) from error
-    return found
+    return value
 
 
 def _parsed(text: str, problem: str) -> object:

@@ -27,14 +27,14 @@ def fewest_parameters(config: Mapping[str, Any]) -> SizedModel | None:
     if not isinstance(kind, str):
         return None
     if kind == "gpt2":
-        found = _gpt2(config)
+        sizes = _gpt2(config)
     elif kind in _GATED or kind == "decoder":
-        found = _llama_like(config, kind)
+        sizes = _llama_like(config, kind)
     else:
         return None
-    if found is None:
+    if sizes is None:
         return None
-    widths, layers = found
+    widths, layers = sizes
     vocabulary = _whole(config.get("vocab_size")) or 0
     number = layers * _matrices(widths) + vocabulary * widths.hidden
     shape = ModelShape(number, layers, widths, max(vocabulary, _SMALLEST_VOCABULARY), is_tied=True)

@@ -38,8 +38,8 @@ class PreferenceRule:
     def losses(self, margins: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the loss of each pair, float64 (pairs,), in nats."""
         scaled = self.beta * margins
-        found: NDArray[np.float64] = (1 - self.label_smoothing) * np.logaddexp(0, -scaled)
-        return found + self.label_smoothing * np.logaddexp(0, scaled)
+        losses: NDArray[np.float64] = (1 - self.label_smoothing) * np.logaddexp(0, -scaled)
+        return losses + self.label_smoothing * np.logaddexp(0, scaled)
 
 
 def pair_figures(

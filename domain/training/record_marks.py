@@ -47,14 +47,14 @@ def is_trained(message: Mapping[str, object], number: int, *, is_reply: bool) ->
         if not isinstance(value, bool | int | float) or value not in (0, 1):
             msg = f"the {name} of message {number} is {value!r}: it is 1 or true, or 0 or false if it is not trained on"
             raise DataError(msg)
-    found = {name: bool(value) is not (name == _UNTRAINED) for name, value in said.items()}
-    if len(set(found.values())) > 1:
-        msg = f"the fields {' and '.join(found)} of message {number} contradict each other: repair the record"
+    marks = {name: bool(value) is not (name == _UNTRAINED) for name, value in said.items()}
+    if len(set(marks.values())) > 1:
+        msg = f"the fields {' and '.join(marks)} of message {number} contradict each other: repair the record"
         raise DataError(msg)
-    if not is_reply and any(found[name] for name in found if name != "weight"):
-        msg = f"message {number} is to be trained on by its field {next(iter(found))!r}, but is no reply of the model"
+    if not is_reply and any(marks[name] for name in marks if name != "weight"):
+        msg = f"message {number} is to be trained on by its field {next(iter(marks))!r}, but is no reply of the model"
         raise DataError(msg)
-    return all(found.values())
+    return all(marks.values())
 
 
 def masked_replies(record: Mapping[str, object], is_reply: Sequence[bool]) -> Sequence[bool]:
@@ -88,13 +88,13 @@ def unused_fields(record: Mapping[str, object], fields: Collection[str], message
 
     ``fields`` are those of a record that have one, and ``messages_fields`` hold messages. Empty fields do not count.
     """
-    found = [name for name, value in record.items() if name not in fields and value not in _NOTHING]
+    unused = [name for name, value in record.items() if name not in fields and value not in _NOTHING]
     for field in messages_fields:
         value = _parsed(record.get(field))
         for message in value if isinstance(value, list) else [value]:
             if isinstance(message, dict):
-                found += [f"{field}[].{name}" for name in _unused_in(message)]
-    return list(dict.fromkeys(found))
+                unused += [f"{field}[].{name}" for name in _unused_in(message)]
+    return list(dict.fromkeys(unused))
 
 
 def as_read_before(record: Mapping[str, object], messages_fields: Collection[str]) -> dict[str, object]:

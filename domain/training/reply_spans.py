@@ -242,8 +242,8 @@ def _repeated(text: str, start: int, special: re.Pattern[str]) -> int:
 def _end_by_role(text: str, end: int, marks: ReplyMarks) -> int:
     """Return the end of the mark of the user or of a tool that follows at ``end``, else ``end``."""
     space = len(text[end:]) - len(text[end:].lstrip())
-    found = marks.special.match(text, end + space)
-    return found.end() if found is not None and found[0] in (marks.after_text, marks.after_call) else end
+    match = marks.special.match(text, end + space)
+    return match.end() if match is not None and match[0] in (marks.after_text, marks.after_call) else end
 
 
 def _ended(

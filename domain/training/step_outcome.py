@@ -102,12 +102,12 @@ class Evaluation:
     @property
     def metrics(self) -> Mapping[str, float]:
         """Return the figures under the names of their metrics, those of parts as ``eval_loss/NAME``."""
-        found = {"eval_loss": self.loss} | {f"eval_{name}": value for name, value in self.figures.items()}
+        metrics = {"eval_loss": self.loss} | {f"eval_{name}": value for name, value in self.figures.items()}
         if self.num_bytes:
-            found["eval_bits_per_byte"] = self.bits_per_byte
+            metrics["eval_bits_per_byte"] = self.bits_per_byte
         for part, figures in self.parts.items():
-            found |= {f"{name}/{part}": value for name, value in figures.metrics.items()}
-        return found
+            metrics |= {f"{name}/{part}": value for name, value in figures.metrics.items()}
+        return metrics
 
 
 @dataclass(frozen=True, slots=True)

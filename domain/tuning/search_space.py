@@ -135,16 +135,16 @@ class SearchSpace:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Return the space that ``to_json`` described; raises ``KeyError`` or ``TypeError`` for other data."""
-        found: dict[str, Dimension] = {}
+        dimensions: dict[str, Dimension] = {}
         for name, fields in record.items():
             match fields["kind"]:
                 case "float":
-                    found[name] = FloatRange(fields["low"], fields["high"], fields["is_log"], fields["step"])
+                    dimensions[name] = FloatRange(fields["low"], fields["high"], fields["is_log"], fields["step"])
                 case "int":
-                    found[name] = IntRange(fields["low"], fields["high"], fields["is_log"], fields["step"])
+                    dimensions[name] = IntRange(fields["low"], fields["high"], fields["is_log"], fields["step"])
                 case _:
-                    found[name] = Choices(tuple(fields["options"]))
-        return cls(found)
+                    dimensions[name] = Choices(tuple(fields["options"]))
+        return cls(dimensions)
 
     def draw(self, chance: Random) -> dict[str, Value]:
         """Return a value at random for each setting."""

@@ -124,7 +124,9 @@ def test_the_page_is_for_who_has_the_token_until_ctrl_c(home):
 def test_a_checkpoint_that_does_not_fit_is_refused(home):
     """Weights larger than the memory that is left are refused before they are read, with both sizes."""
     run, rooms = home / "runs/default", iter([1 << 40, 10_000])
-    pattern = r"needs [\d.]+ KiB for its weights, but 9\.8 KiB of memory are left beside 1 other: name fewer checkpoints"
+    pattern = (
+        r"needs [\d.]+ KiB for its weights, but 9\.8 KiB of memory are left beside 1 other: name fewer checkpoints"
+    )
     chosen = [(run, Choice(2)), (run, Choice(4))]
     with pytest.raises(ConfigurationError, match=pattern):
         open_chat_models(chosen, trusted={}, show=print, free_memory=lambda: next(rooms))

@@ -86,16 +86,16 @@ def documents(
             continue
         start = position + index
         place = f"{file}, row {start}"
-        found: Document | Rejected | None
+        judged: Document | Rejected | None
         if isinstance(text, bytes):
             reason = f"{place}: the text is not UTF-8: convert it or leave the row out"
-            found = Rejected(reason, start, start + 1)
+            judged = Rejected(reason, start, start + 1)
         elif isinstance(text, str) and len(text) > record_bytes // 4 and len(text.encode()) > record_bytes:
-            found = too_long(place, start, start + 1, record_bytes)
+            judged = too_long(place, start, start + 1, record_bytes)
         else:
-            found = document(text, place, start, start + 1, fields, record)
-        if found:
-            yield found
+            judged = document(text, place, start, start + 1, fields, record)
+        if judged:
+            yield judged
 
 
 def _records(
@@ -109,7 +109,7 @@ def _records(
     for index in range(batch.num_rows):
         start = position + index
         place = f"{file}, row {start}"
-        found: Document | Rejected | None
+        judged: Document | Rejected | None
         try:
             record = {
                 name: _value(column[index].as_py(), column.type) for name, column in zip(names, columns, strict=True)
@@ -122,11 +122,11 @@ def _records(
             continue
         if fields.filter and not fields.wants(record):
             continue
-        found = record_document(record, place, start, start + 1, fields)
-        if isinstance(found, Document) and len(found.text.encode()) > record_bytes:
-            found = too_long(place, start, start + 1, record_bytes)
-        if found:
-            yield found
+        judged = record_document(record, place, start, start + 1, fields)
+        if isinstance(judged, Document) and len(judged.text.encode()) > record_bytes:
+            judged = too_long(place, start, start + 1, record_bytes)
+        if judged:
+            yield judged
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
@@ -140,8 +140,8 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if _is_json(kind):
         return json.loads(value)
     if pa.types.is_struct(kind):
-        found = {field.name: _value(value[field.name], field.type) for field in kind}
-        return {name: member for name, member in found.items() if member is not None}
+        fields = {field.name: _value(value[field.name], field.type) for field in kind}
+        return {name: member for name, member in fields.items() if member is not None}
     if _is_list(kind):
         return [_value(item, kind.value_type) for item in value]
     if isinstance(value, dict | list):  # of a type without members, such as a map

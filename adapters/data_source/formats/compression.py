@@ -180,8 +180,8 @@ _REMEDIES: Mapping[str, str] = {
 def problem_with_suffix(path: str) -> str:
     """Return, as a clause, why ``path``, whose format is unknown, is not read and what to do."""
     suffixes = PurePosixPath(path.lower()).suffixes[-2:]
-    found = next((_REMEDIES[suffix] for suffix in suffixes if suffix in _REMEDIES), None)
-    return found or "has a suffix that does not identify its format: set data.format, say to jsonl"
+    remedy = next((_REMEDIES[suffix] for suffix in suffixes if suffix in _REMEDIES), None)
+    return remedy or "has a suffix that does not identify its format: set data.format, say to jsonl"
 
 
 def format_of(path: str) -> Format | None:

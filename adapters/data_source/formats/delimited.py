@@ -181,23 +181,23 @@ def _records(lines: _Lines, columns: Sequence[str], part: Part, fields: Fields) 
             continue
         if row is None:
             return
-        found: Document | Rejected | None = None
+        judged: Document | Rejected | None = None
         if lines.bad_byte is not None:
-            found = not_utf8(part.file, lines.bad_byte, start, lines.position)
+            judged = not_utf8(part.file, lines.bad_byte, start, lines.position)
         elif row and len(row) != len(columns):
             reason = f"{place}: the row has {len(row)} fields and the header {len(columns)}: repair it or leave it out"
-            found = Rejected(reason, start, lines.position)
+            judged = Rejected(reason, start, lines.position)
         elif row:
             is_record = text is None or fields.filter or fields.kept
             record = dict(zip(columns, row, strict=True)) if is_record else {}
             if not fields.filter or fields.wants(record):
-                found = (
+                judged = (
                     record_document(record, place, start, lines.position, fields)
                     if text is None
                     else document(row[text], place, start, lines.position, fields, record or None)
                 )
-        if found:
-            yield found
+        if judged:
+            yield judged
 
 
 def _allow_fields_of(size: int) -> None:

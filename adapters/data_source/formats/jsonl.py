@@ -52,8 +52,8 @@ def read_jsonl(
                 is_plain = False
             if is_plain:
                 yield Document(text, start, end, fields.kept_of(record)) if has_kept else Document(text, start, end)
-            elif found := judge_record(line, part.file, _place(part, start), start, fields, "line"):
-                yield found
+            elif judged := judge_record(line, part.file, _place(part, start), start, fields, "line"):
+                yield judged
         start = end
 
 
@@ -181,15 +181,15 @@ def read_json_array(
             problem = "it ends in the middle of its array"
         elif len(record) > record_bytes:
             yield too_long(place, start, text.position, record_bytes)
-        elif found := judge_record(record, part.file, place, start, fields):
-            yield found
+        elif judged := judge_record(record, part.file, place, start, fields):
+            yield judged
     if problem:
         yield Rejected(f"{part.file}, byte {text.position}: {problem}: repair it or leave it out", text.position, None)
 
 
 def first_records(stream: io.BufferedReader, form: JsonForm, most: int) -> list[dict[str, object]]:
     """Return up to ``most`` objects from the beginning of a file of ``form``; what is no object is left out."""
-    found: list[object] = []
+    records: list[object] = []
     if form == "jsonl":
         *lines, rest = stream.read(BEGIN_BYTES).split(b"\n", most)
         texts = [*lines, b"" if len(lines) == most else rest]
@@ -201,8 +201,8 @@ def first_records(stream: io.BufferedReader, form: JsonForm, most: int) -> list[
             texts.append(array.take_record(BEGIN_BYTES) or b"")
     for text in texts:
         with suppress(ValueError, RecursionError):
-            found.append(json.loads(text.removeprefix(_MARK)))
-    return [record for record in found if isinstance(record, dict)]
+            records.append(json.loads(text.removeprefix(_MARK)))
+    return [record for record in records if isinstance(record, dict)]
 
 
 @final

@@ -170,12 +170,12 @@ class Fields:
         if self.is_former:
             return ()
         if self.task == "completion":
-            found = unused_fields(record, ("prompt", "completion"), ())
+            unused = unused_fields(record, ("prompt", "completion"), ())
         else:
             find = unused_in_preference if self.task == "preference" else unused_in_conversation
-            found = find(record, messages_field)
+            unused = find(record, messages_field)
         used = {*self.kept, *(name for name, _ in self.filter)}
-        return [name for name in found if name not in used | set(map(_head, used))]
+        return [name for name in unused if name not in used | set(map(_head, used))]
 
     def keeping(self, names: Sequence[str]) -> Self:
         """Return these fields, with the fields of ``names`` handed on; that of the text is asked for blank texts."""
@@ -233,8 +233,8 @@ class Fields:
 
     def kept_of(self, record: Mapping[str, object]) -> Mapping[str, object]:
         """Return the values of ``record`` that are handed on with its document."""
-        found = ((name, self._find(record, name)) for name in self.kept)
-        return {name: value for name, (is_there, value) in found if is_there}
+        pairs = ((name, self._find(record, name)) for name in self.kept)
+        return {name: value for name, (is_there, value) in pairs if is_there}
 
     def wants(self, record: Mapping[str, object]) -> bool:
         """Return whether ``record`` passes the filter; a missing field counts as None."""

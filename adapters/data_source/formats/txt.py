@@ -24,15 +24,15 @@ def read_txt(stream: io.BufferedReader, part: Part, document_bytes: int) -> Iter
     for start, content in _pieces(stream, part.start, document_bytes):
         if start >= part.limit:
             return
-        if start >= part.start and (found := _judge(content, part.file, start)):
-            yield found
+        if start >= part.start and (judged := _judge(content, part.file, start)):
+            yield judged
 
 
 def read_whole_txt(stream: io.BufferedReader, part: Part) -> Iterator[Document | Rejected]:
     """Yield all the text as one document, which must fit into memory, unless it is white space alone."""
     content = stream.read()
-    if part.start == 0 and (found := _judge(content, part.file, 0)):
-        yield found
+    if part.start == 0 and (judged := _judge(content, part.file, 0)):
+        yield judged
 
 
 def read_separated_txt(
@@ -46,8 +46,8 @@ def read_separated_txt(
     for start, content, end in _between(stream, part, separator, record_bytes):
         if content is None:
             yield too_long(f"{part.file}, document at byte {start}", start, end, record_bytes)
-        elif found := _judge(content, part.file, start):
-            yield found
+        elif judged := _judge(content, part.file, start):
+            yield judged
 
 
 def _between(
@@ -62,11 +62,11 @@ def _between(
     while not is_last:
         held += (block := stream.read(_PIECE_BYTES))
         is_last = not block
-        while (found := held.find(separator, seen)) >= 0:
-            end = base + found
+        while (at := held.find(separator, seen)) >= 0:
+            end = base + at
             if end > start >= part.start:
-                yield start, bytes(held[start - base : found]) if end - start <= most else None, end
-            start, seen = end + width, found + 1
+                yield start, bytes(held[start - base : at]) if end - start <= most else None, end
+            start, seen = end + width, at + 1
             if start >= part.limit:
                 return
         seen = len(held) if is_last else max(seen, len(held) - width + 1)

@@ -102,10 +102,10 @@ class VarlenAttention(Attention):
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
         ends, longest = documents
-        found, _ = varlen_attention(
+        attended, _ = varlen_attention(
             _PLAIN, query, key, value, None, cu_seq_lens_q=ends, max_length_q=longest, dropout=dropout
         )
-        return found.transpose(1, 2)
+        return attended.transpose(1, 2)
 
 
 _PLAIN = nn.Identity()  # a module without special demands on its attention

@@ -211,11 +211,11 @@ def _even_head_size(fields: Mapping[str, Any]) -> object:
 
 
 def _activation_of(name: str) -> str:
-    known = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | _SAME_ACTIVATIONS
-    if name not in known:
-        msg = f"the model folder's activation is {name}, but a decoder has only {', '.join(sorted(known))}"
+    activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | _SAME_ACTIVATIONS
+    if name not in activations:
+        msg = f"the model folder's activation is {name}, but a decoder has only {', '.join(sorted(activations))}"
         raise ConfigurationError(msg)
-    return known[name]
+    return activations[name]
 
 
 def _check_fields(config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -100,8 +100,8 @@ class SelfAttention(nn.Module):
         if kept is not None:
             key, value = kept.extend(key, value)
         dropout = self.dropout if self.training else 0.0
-        found = context.attention.attend(query, key, value, context.documents, dropout=dropout)
-        output: Tensor = self.o_proj(found.transpose(1, 2).flatten(-2))
+        attended = context.attention.attend(query, key, value, context.documents, dropout=dropout)
+        output: Tensor = self.o_proj(attended.transpose(1, 2).flatten(-2))
         return output
 
 

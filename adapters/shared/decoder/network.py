@@ -414,13 +414,13 @@ def initial_weights(
     is_scaled = scheme == "gpt2" or (scheme == "auto" and is_learned)
     branch = deviation / math.sqrt(2 * network.config.num_hidden_layers) if is_scaled else deviation
     generator = torch.Generator().manual_seed(seed % 2**64)
-    found: list[InitialWeight] = []
+    weights: list[InitialWeight] = []
     for name, module in network.named_modules():
         if module is network.lm_head and network.config.tie_word_embeddings:
             continue
         normal = partial(_draw_normal, generator, branch if name.endswith(_RESIDUAL) else deviation)
-        found += _of_module(name, module, normal)
-    return found
+        weights += _of_module(name, module, normal)
+    return weights
 
 
 def _of_module(name: str, module: nn.Module, normal: partial[None]) -> Iterator[InitialWeight]:

@@ -46,13 +46,13 @@ class _Buffer:
         if len(self._bytes) < sum(sizes):
             self._bytes = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
         here, there = self._bytes[: sum(sizes)], torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-        found = {}
+        copies = {}
         for (name, array), from_here, from_there in zip(
             arrays.items(), torch.split(here, sizes), torch.split(there, sizes), strict=True
         ):
             values = torch.from_numpy(array)
             from_here[: array.nbytes].view(values.dtype).view(values.shape).copy_(values)
-            found[name] = from_there[: array.nbytes].view(values.dtype).view(values.shape)
+            copies[name] = from_there[: array.nbytes].view(values.dtype).view(values.shape)
         there.copy_(here, non_blocking=True)
         self._is_free.record()
-        return found
+        return copies

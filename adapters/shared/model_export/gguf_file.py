@@ -195,11 +195,11 @@ def _announce(gguf: Any, writer: Any, entry: _FileTensor) -> None:
 
 def _converted(gguf: Any, values: NDArray[np.float32], entry: _FileTensor) -> NDArray[Any]:
     with np.errstate(over="ignore"):
-        found: NDArray[Any] = gguf.quantize(values, gguf.GGMLQuantizationType[entry.kind])
-    if entry.kind == "F16" and not np.isfinite(found).all() and np.isfinite(values).all():
+        quantized: NDArray[Any] = gguf.quantize(values, gguf.GGMLQuantizationType[entry.kind])
+    if entry.kind == "F16" and not np.isfinite(quantized).all() and np.isfinite(values).all():
         msg = f"{entry.source} holds numbers that f16 cannot represent: choose --format gguf:bf16"
         raise ConfigurationError(msg)
-    return found
+    return quantized
 
 
 def _remarks(entries: Sequence[_FileTensor], weights: str) -> Sequence[str]:
@@ -241,12 +241,12 @@ def architecture_of(config: Any) -> GgufArchitecture:
 
     Raises ``ConfigurationError`` with the field that no architecture of llama.cpp has.
     """
-    found = _ARCHITECTURES.get(config.model_type)
-    if found is None:
-        known = ", ".join(_ARCHITECTURES)
-        msg = f"a model of the type {config.model_type} cannot be written as GGUF: the types that can are {known}"
+    architecture = _ARCHITECTURES.get(config.model_type)
+    if architecture is None:
+        names = ", ".join(_ARCHITECTURES)
+        msg = f"a model of the type {config.model_type} cannot be written as GGUF: the types that can are {names}"
         raise ConfigurationError(msg)
-    for field, values in found.demands.items():
+    for field, values in architecture.demands.items():
         if (value := getattr(config, field, values[0])) not in values:
             wanted = " or ".join(map(str, values))
             msg = (
@@ -254,7 +254,7 @@ def architecture_of(config: Any) -> GgufArchitecture:
             )
             raise ConfigurationError(msg)
     _check_window(config)
-    return found
+    return architecture
 
 
 def extra_tensors(config: Any) -> Mapping[str, Tensor]:

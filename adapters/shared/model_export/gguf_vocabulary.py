@@ -213,11 +213,11 @@ def check_sentencepiece(record: Mapping[str, Any], pairs: Sequence[tuple[str, ..
     is_prepended = not before and (normalizer or {}).get("normalizers") == _PREPEND
     if not is_metaspace and not is_prepended:
         refuse("it does not put one space before a text and split no words, as Llama 2 does")
-    known, joined = model["vocab"], set(pairs)
+    vocabulary, joined = model["vocab"], set(pairs)
     added = {each["content"] for each in record["added_tokens"]}
-    for token in (each for each in known if each not in added and not BYTE_TOKEN.fullmatch(each)):
+    for token in (each for each in vocabulary if each not in added and not BYTE_TOKEN.fullmatch(each)):
         for pair in ((token[:cut], token[cut:]) for cut in range(1, len(token))):
-            if pair[0] in known and pair[1] in known and pair not in joined:
+            if pair[0] in vocabulary and pair[1] in vocabulary and pair not in joined:
                 refuse(f"its merges do not join {pair[0]} and {pair[1]}, as SentencePiece would")
     return (
         ("llama.cpp puts a space before each text, this tokenizer not before one with a space",) if is_metaspace else ()

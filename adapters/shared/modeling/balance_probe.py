@@ -116,8 +116,8 @@ class _RouterProbe:
             self._balance.coefficient = before
         seen = self.run()
         total = self._formula(seen).sum() * (self._num_targets / _ROWS)
-        found = torch.autograd.grad(total, self.parameters, allow_unused=True)
-        expected = coefficient * _flat(self.parameters, found)
+        gradients = torch.autograd.grad(total, self.parameters, allow_unused=True)
+        expected = coefficient * _flat(self.parameters, gradients)
         measured, size = with_loss - without, expected.norm()
         if not bool(measured.any()) or not bool(size):
             self._refuse(f"the balancing loss with coefficient {coefficient:g} does not reach the routers' gradient")
@@ -140,12 +140,12 @@ class _RouterProbe:
         return loss
 
     def _value(self) -> float:
-        found = self._balance.mean_loss
-        return float("nan") if found is None else float(found)
+        balance_loss = self._balance.mean_loss
+        return float("nan") if balance_loss is None else float(balance_loss)
 
     def _gradient(self) -> Tensor:
-        found = torch.autograd.grad(self._loss(_Seen()), self.parameters, allow_unused=True)
-        return _flat(self.parameters, found)
+        gradients = torch.autograd.grad(self._loss(_Seen()), self.parameters, allow_unused=True)
+        return _flat(self.parameters, gradients)
 
     def _formula(self, seen: _Seen) -> Tensor:
         """Return the balancing loss of each row by the formula, one row and layer after the other, with gradients."""

@@ -91,7 +91,7 @@ class _DrawnValues:
             self._weight.draw(into)
             self._drawn = count
             return into
-        found = torch.empty(count) if into is None or into.dtype != torch.float32 else into
+        drawn = torch.empty(count) if into is None or into.dtype != torch.float32 else into
         self.skip_to(start)
         place = start
         while place < start + count:
@@ -99,9 +99,9 @@ class _DrawnValues:
                 self._draw_next()
             begin = self._drawn - len(self._part)
             part = self._part[place - begin : start + count - begin]
-            found[place - start : place - start + len(part)] = part
+            drawn[place - start : place - start + len(part)] = part
             place += len(part)
-        return found
+        return drawn
 
     def skip_to(self, place: int) -> None:
         """Draw and drop the values before ``place``, except those drawn with it."""

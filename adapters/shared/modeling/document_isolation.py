@@ -80,8 +80,8 @@ def _refuse_non_finite(network: nn.Module, logits: Tensor) -> None:
     if bool(torch.isfinite(logits).all()):
         return
     tensors = (*network.named_parameters(), *network.named_buffers())
-    found = (name for name, tensor in tensors if tensor.is_floating_point() and not torch.isfinite(tensor).all())
-    cause = "" if (name := next(found, None)) is None else f", as {name} holds NaN or infinity"
+    not_finite = (name for name, tensor in tensors if tensor.is_floating_point() and not torch.isfinite(tensor).all())
+    cause = "" if (name := next(not_finite, None)) is None else f", as {name} holds NaN or infinity"
     msg = (
         f"the logits of {type(network).__name__} are no finite numbers before any step{cause}: take other weights, or "
         "a precision in which they do not overflow (optimizer.precision=fp32)"

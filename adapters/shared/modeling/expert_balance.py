@@ -144,8 +144,8 @@ def coefficient_for(network: Any, wanted: float | None) -> float | None:
 
     Returns None if there is none in either.
     """
-    found = getattr(network.config.get_text_config(), "router_aux_loss_coef", None) if wanted is None else wanted
-    return None if found is None else float(found)
+    coefficient = getattr(network.config.get_text_config(), "router_aux_loss_coef", None) if wanted is None else wanted
+    return None if coefficient is None else float(coefficient)
 
 
 def balance_experts(model: Any, coefficient: float) -> ExpertBalance | None:
@@ -226,13 +226,13 @@ class Router:
 
 def routers_of(network: nn.Module) -> Sequence[Router]:
     """Return the routers of ``network`` in the order of its layers, as its classes describe them to transformers."""
-    found: dict[nn.Module, Router] = {}
+    routers: dict[nn.Module, Router] = {}
     for kind, index, place in _recorders(network):
         for name, module in network.named_modules():
             if isinstance(module, kind) and (not place or f".{place}." in f".{name}."):
-                found.setdefault(module, Router(module, index))
+                routers.setdefault(module, Router(module, index))
     order = {module: number for number, module in enumerate(network.modules())}
-    return sorted(found.values(), key=lambda router: order[router.module])
+    return sorted(routers.values(), key=lambda router: order[router.module])
 
 
 def _recorders(network: nn.Module) -> Iterator[tuple[type[nn.Module], int, str]]:

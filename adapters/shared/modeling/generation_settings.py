@@ -38,12 +38,12 @@ def read_generation_settings(path: str, ends: object = None, **source: Any) -> G
     ``source`` are options of ``from_pretrained``, such as ``revision``.
     """
     try:
-        found = GenerationConfig.from_pretrained(path, **source)
+        config = GenerationConfig.from_pretrained(path, **source)
     except OSError:  # there is no such file, as transformers reports it
         return GenerationConfig(eos_token_id=ends) if isinstance(ends, list) else None
     if isinstance(ends, list):
-        found.eos_token_id = list(dict.fromkeys([*_ids(found.eos_token_id), *ends]))
-    return found
+        config.eos_token_id = list(dict.fromkeys([*_ids(config.eos_token_id), *ends]))
+    return config
 
 
 def end_generation_at(network: Any, ends: Sequence[int], *, is_special: Callable[[int], bool]) -> None:
@@ -54,14 +54,14 @@ def end_generation_at(network: Any, ends: Sequence[int], *, is_special: Callable
     """
     if not hasattr(network, "generation_config"):
         return
-    known = generation_ends(network)
-    others = dict.fromkeys([*known, *_ids(getattr(network.config, "eos_token_id", None))])
-    found = [*ends, *(number for number in others if number not in ends and is_special(number))]
-    if found == known or (network.generation_config is None and len(found) == 1):
+    ends_before = generation_ends(network)
+    others = dict.fromkeys([*ends_before, *_ids(getattr(network.config, "eos_token_id", None))])
+    ids = [*ends, *(number for number in others if number not in ends and is_special(number))]
+    if ids == ends_before or (network.generation_config is None and len(ids) == 1):
         return  # config.json names a single one
     fields = {} if network.generation_config is None else network.generation_config.to_dict()
     fields.pop("_from_model_config", None)  # readers may take the values of config.json in place of such settings
-    fields["eos_token_id"] = found[0] if len(found) == 1 else found
+    fields["eos_token_id"] = ids[0] if len(ids) == 1 else ids
     network.generation_config = GenerationConfig.from_dict({"bos_token_id": ends[0], **fields})
 
 

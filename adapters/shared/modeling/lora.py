@@ -103,8 +103,8 @@ class LoraAdapters:
 
         Raises ``StateError`` if there are none or if they belong to other base weights.
         """
-        found = dict(tensors)
-        base = found.pop(_BASE, None)
+        renamed = dict(tensors)
+        base = renamed.pop(_BASE, None)
         if base is None:
             msg = "the checkpoint holds no adapters: it comes from a run without model.lora"
             raise StateError(msg)
@@ -114,7 +114,7 @@ class LoraAdapters:
                 ": name the model of their run, by model.path to train and by --base PATH in other commands"
             )
             raise StateError(msg)
-        return found
+        return renamed
 
 
 def add_lora(
@@ -184,8 +184,8 @@ def _targets(linear: Mapping[str, nn.Module], wanted: Sequence[str] | None) -> l
         return list(linear)
     for end in wanted:
         if not any(_is_named(name, end) for name in linear):
-            known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-            msg = f"model.lora.target_modules has {end}, but no adaptable linear layer ends with it: try {known}"
+            names = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+            msg = f"model.lora.target_modules has {end}, but no adaptable linear layer ends with it: try {names}"
             raise ConfigurationError(msg)
     return [name for name in linear if any(_is_named(name, end) for end in wanted)]
 

@@ -267,8 +267,8 @@ class _OfHuggingFace:
         if options.get("cu_seq_lens_q") is None:  # generating: each rank has all tokens
             return varlen_attention(module, query, key, value, attention_mask, **options)
         query, key, value = (self._context.to_heads(each) for each in (query, key, value))
-        found, _ = varlen_attention(module, query, key, value, attention_mask, **options)
-        return self._context.to_tokens(found.transpose(1, 2)).transpose(1, 2), None
+        attended, _ = varlen_attention(module, query, key, value, attention_mask, **options)
+        return self._context.to_tokens(attended.transpose(1, 2)).transpose(1, 2), None
 
 
 def _check_length(config: Any, size: int, tensor: int) -> None:
@@ -331,9 +331,9 @@ class PipelineParallelism:
 
         Without a gradient, for evaluation and generation, where ranks take their turns.
         """
-        found = value.detach().contiguous()
-        distributed.broadcast(found, group=self.group, group_src=stage % self.num_ranks)
-        return found
+        local = value.detach().contiguous()
+        distributed.broadcast(local, group=self.group, group_src=stage % self.num_ranks)
+        return local
 
     def from_last(self, value: Tensor) -> Tensor:
         """Return the ``value`` of the rank with the last stage, as ``from_stage`` does."""

@@ -107,8 +107,8 @@ def _beneath_checkpointing(layer: nn.Module) -> Callable[..., Any] | None:
     """
     if not isinstance(layer, GradientCheckpointingLayer) or "__call__" in vars(GradientCheckpointingLayer):
         return None
-    found: Callable[..., Any] = vars(type(layer).forward)["__wrapped__"].__get__(layer)
-    return found
+    forward: Callable[..., Any] = vars(type(layer).forward)["__wrapped__"].__get__(layer)
+    return forward
 
 
 def check_tools(device: str) -> None:

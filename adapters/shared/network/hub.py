@@ -31,8 +31,8 @@ def reached(path: str, revision: str | None) -> Mapping[str, Any]:
     Within ``following`` the options are those that it was given. Raises ``ConfigurationError`` if no files are cached
     either: the libraries would retry the hub for half a minute.
     """
-    if (found := _followed.get(_name(path, revision))) is not None:
-        return found
+    if (commit := _followed.get(_name(path, revision))) is not None:
+        return commit
     if constants.HF_HUB_OFFLINE or Path(path).exists():
         return {}
     if _answers(constants.ENDPOINT, int(time.monotonic() / _SECONDS_REMEMBERED)):

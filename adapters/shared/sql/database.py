@@ -78,11 +78,11 @@ class SqlSchema:
                 f"{len(self.migrations)}: upgrade Holdfast, or choose another place for {self.noun}"
             )
             raise ConfigurationError(msg)
-        found = []
+        rows = []
         for number, text in enumerate(self.migrations[version:], version + 1):
             statements = [part.strip() for part in text.format(**dialect).split(";")]
-            found.append((number, [statement for statement in statements if statement]))
-        return found
+            rows.append((number, [statement for statement in statements if statement]))
+        return rows
 
 
 def replacing(key: Sequence[str], columns: Iterable[str]) -> str:

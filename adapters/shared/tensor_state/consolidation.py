@@ -106,8 +106,8 @@ def _layers(names: Mapping[str, object]) -> Iterator[list[str]]:
 
 
 def _layer_of(name: str) -> str:
-    found = _FIRST_NUMBER.match(name)
-    return name if found is None else found[0]
+    match = _FIRST_NUMBER.match(name)
+    return name if match is None else match[0]
 
 
 def _outlines(layout: ShardLayout, names: Sequence[str]) -> dict[str, Tensor]:

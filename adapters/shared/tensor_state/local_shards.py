@@ -111,8 +111,8 @@ def _assign_runs(local: Tensor, place: TensorBlock, read: ReadRange) -> None:
     for begin in range(0, place.repeats, at_once):
         part = rows[begin : begin + at_once]
         span = (len(part) - 1) * place.stride + place.length
-        found = read(place.start + begin * place.stride, span)
-        part.copy_(found.as_strided(part.shape, (place.stride, 1)))
+        values = read(place.start + begin * place.stride, span)
+        part.copy_(values.as_strided(part.shape, (place.stride, 1)))
 
 
 def _place_of(tensor: DTensor) -> TensorBlock:

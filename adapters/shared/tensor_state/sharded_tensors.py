@@ -157,8 +157,8 @@ class TensorFile:
             begin, stop = map(int, entry["data_offsets"])
             if begin < 0 or stop - begin != own.numel() * dtype.itemsize:
                 self._raise_damaged(f"{name} has another size")
-            found = places.get(name, {"shape": own, "start": 0})
-            self.slices[name] = dtype, torch.Size(found["shape"]), _place_from(found, own.numel())
+            place = places.get(name, {"shape": own, "start": 0})
+            self.slices[name] = dtype, torch.Size(place["shape"]), _place_from(place, own.numel())
             self._offsets[name] = begin
             end = max(end, stop)
         return end
@@ -199,15 +199,15 @@ class SlicedTensors:
         If ``into``, a host tensor (count,), has that dtype, it is overwritten and returned.
         """
         tensor = self.layout.tensors[name]
-        found = torch.empty(count, dtype=tensor.dtype) if into is None or into.dtype != tensor.dtype else into
+        values = torch.empty(count, dtype=tensor.dtype) if into is None or into.dtype != tensor.dtype else into
         for file, place in zip(self.layout.files, tensor.places, strict=True):
             if place.repeats > 1:
-                self._read_runs(file, name, place, start, found)
+                self._read_runs(file, name, place, start, values)
                 continue
             first, last = max(start, place.start), min(start + count, place.start + place.length)
             if first < last:
-                self._opened(file).read_into(found[first - start : last - start], name, first - place.start)
-        return found
+                self._opened(file).read_into(values[first - start : last - start], name, first - place.start)
+        return values
 
     def _read_runs(self, file: str, name: str, place: TensorBlock, start: int, found: Tensor) -> None:
         """Fill the elements of ``found``, which begins at ``start``, that lie in the runs of ``place``."""

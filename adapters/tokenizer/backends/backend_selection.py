@@ -211,10 +211,10 @@ def sample_documents(core: Tokenizer) -> list[str]:
 
 def find_difference(reference: Encoder, candidate: Encoder, documents: Sequence[str]) -> str | None:
     """Return a clause about the first difference between ``candidate`` and ``reference``, None if there is none."""
-    expected, found = reference.encode(documents), candidate.encode(documents)
-    if _is_equal(expected, found):
+    expected, actual = reference.encode(documents), candidate.encode(documents)
+    if _is_equal(expected, actual):
         return None
-    pairs = zip(documents, expected, found, strict=True)
+    pairs = zip(documents, expected, actual, strict=True)
     for text, right, wrong in pairs:
         if not np.array_equal(right, wrong):
             common = min(len(right), len(wrong))

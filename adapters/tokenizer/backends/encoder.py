@@ -50,9 +50,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def check_surrogates(documents: Sequence[str]) -> None:
     """Raise ``DataError`` for the first document with half of a surrogate pair, which UTF-8 cannot encode."""
     for index, document in enumerate(documents):
-        if found := _SURROGATE.search(document):
+        if match := _SURROGATE.search(document):
             msg = (
-                f"document {index} of those to encode holds half of a surrogate pair (\\u{ord(found[0]):04x}) at "
-                f"character {found.start()}, which is not valid Unicode: repair the document"
+                f"document {index} of those to encode holds half of a surrogate pair (\\u{ord(match[0]):04x}) at "
+                f"character {match.start()}, which is not valid Unicode: repair the document"
             )
             raise DataError(msg)

@@ -143,16 +143,16 @@ class LongWords:
     def _cuts(self, encode: Encode, text: str, size: int) -> list[int]:
         cuts: list[int] = []
         near = size
-        while near + size < len(text) and (found := _WITHIN.search(text, near)):
-            begin = found.start() - _CONTEXT
-            around = text[max(begin, 0) : found.start() + _CONTEXT]
+        while near + size < len(text) and (match := _WITHIN.search(text, near)):
+            begin = match.start() - _CONTEXT
+            around = text[max(begin, 0) : match.start() + _CONTEXT]
             lengths = self._lengths[encode([around]).ids]
             ends = max(begin, 0) + np.cumsum(lengths)
             last = max(cuts, default=0)
             usable = [end for end in ends[:-1].tolist() if end > last and around.isascii() and _WITHIN.match(text, end)]
             if usable:
-                cuts.append(min(usable, key=lambda end: abs(end - found.start())))
-            near = found.start() + size
+                cuts.append(min(usable, key=lambda end: abs(end - match.start())))
+            near = match.start() + size
         return cuts
 
     def _hold(self, encode: Encode, text: str, cuts: Sequence[int], parts: Sequence[Ids]) -> list[bool]:

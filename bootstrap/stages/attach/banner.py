@@ -168,8 +168,8 @@ def best_of(
     """
     if patience is not None and patience.best is not None:
         step, metric, value = patience.best_step, patience.metric, patience.best
-    elif keeps_best and (found := _of_lowest_loss(stored)) is not None:
-        step, metric, value = found, "eval_loss", losses_of(stored)[found]
+    elif keeps_best and (best := _of_lowest_loss(stored)) is not None:
+        step, metric, value = best, "eval_loss", losses_of(stored)[best]
     else:
         return None
     location = next((info.location for info in stored if info.progress.step == step), None)

@@ -171,13 +171,13 @@ class RejectedFiles:
         if not found:
             return None
         units = [UnitName(self._names.get(str(each["unit"]), self._default), str(each["unit"])) for each in found]
-        known = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
+        numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
         return Rejects(
-            np.array([known[unit] for unit in units], np.int64),
+            np.array([numbers[unit] for unit in units], np.int64),
             np.array([each["position"] for each in found], np.int64),
             tuple(map(reason_of, found)),
             tuple(str(each.get("reason", "")) for each in found),
-            tuple(known),
+            tuple(numbers),
         )
 
 

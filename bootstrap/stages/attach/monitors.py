@@ -271,7 +271,7 @@ def connection_string(dsn: str, setting: str) -> str:
     kind, _, name = dsn.partition(":")
     if kind != "env":
         return dsn
-    if not (found := os.environ.get(name)):
+    if not (value := os.environ.get(name)):
         msg = f"{setting} names the environment variable {name}, which is not set: set it to the connection string"
         raise ConfigurationError(msg)
-    return found
+    return value

@@ -121,10 +121,10 @@ def data_subscriptions(
     """Return the subscriptions of the first rank that follow the data: drift and the ledger."""
     if parts.opened.process_group.rank:
         return []
-    found = drift_subscriptions(drift)
+    subscriptions = drift_subscriptions(drift)
     if ledger is not None:
         data = parts.rows.data.found
         names = source_names(parts.settings.data, data.mixture)
         rejected = rejected_files(parts, names, data.data.source)
-        found += ledger_subscriptions(parts, ledger, run_id, names, rejected, data.excluded, stack)
-    return found
+        subscriptions += ledger_subscriptions(parts, ledger, run_id, names, rejected, data.excluded, stack)
+    return subscriptions

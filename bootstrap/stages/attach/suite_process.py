@@ -145,8 +145,8 @@ class EvaluateProcess:
     @property
     def share(self) -> float | None:
         """Return the share in the last progress bar of the process, None before the first."""
-        found = _SHARE.findall(self._tail())
-        return int(found[-1]) / 100 if found else None
+        shares = _SHARE.findall(self._tail())
+        return int(shares[-1]) / 100 if shares else None
 
     def outcome(self) -> SuiteOutcome | None:
         """Return the outcome once the process has ended; one that takes too long is ended."""
@@ -187,9 +187,9 @@ class EvaluateProcess:
     def _environment(self) -> Mapping[str, str]:
         """Return the variables of this process, without those of a launcher, and with the path of this package."""
         kept = {name: value for name, value in os.environ.items() if not _LAUNCHER.fullmatch(name)}
-        found = find_spec("holdfast")
-        assert found is not None, "this package"
-        package = Path(str(found.origin)).absolute().parents[1]
+        spec = find_spec("holdfast")
+        assert spec is not None, "this package"
+        package = Path(str(spec.origin)).absolute().parents[1]
         if package.name not in _INSTALLED:
             kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), kept.get("PYTHONPATH"))))
         if self._device == "cpu":
@@ -239,8 +239,8 @@ class EvaluateProcess:
     def _read(self) -> dict[int, bool]:
         """Return the kept steps, each with whether its pin is ours."""
         try:
-            found: Any = json.loads(self._list.read_bytes())
-            return {int(step): bool(is_ours) for step, is_ours in found.items()}
+            tasks: Any = json.loads(self._list.read_bytes())
+            return {int(step): bool(is_ours) for step, is_ours in tasks.items()}
         except (OSError, ValueError, AttributeError):
             return {}
 

@@ -59,11 +59,11 @@ def doing_of(thread: int) -> Activity:
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001  documented in spite of its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        found = _DOING.get(module) or _DOING.get(".".join(module.split(".")[:2]))
-        if found is Activity.CHECKPOINT and frame.f_code.co_name == "flush":
+        doing = _DOING.get(module) or _DOING.get(".".join(module.split(".")[:2]))
+        if doing is Activity.CHECKPOINT and frame.f_code.co_name == "flush":
             return Activity.ARCHIVE
-        if found is not None:
-            return found
+        if doing is not None:
+            return doing
         frame = frame.f_back
     return Activity.STEP
 

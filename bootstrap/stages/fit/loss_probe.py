@@ -103,13 +103,13 @@ def _stamp(parts: Built, facts: Mapping[str, str]) -> Path | None:
 
 def _is_known(stamp: Path, facts: Mapping[str, str], group: ProcessGroup) -> bool:
     """Return whether the first rank has the stamp of these facts."""
-    found: object = None
+    stamped: object = None
     if group.rank == 0:
         try:
-            found = parse_json(read_regular(stamp))
+            stamped = parse_json(read_regular(stamp))
         except (OSError, ValueError):  # there is none, or it is compared again
-            found = None
-    is_same = isinstance(found, dict) and facts.items() <= found.items()
+            stamped = None
+    is_same = isinstance(stamped, dict) and facts.items() <= stamped.items()
     return bool(parse_json(group.gather(json.dumps(is_same))[0]))
 
 

@@ -128,7 +128,7 @@ def _key(parts: Built) -> str:
     # earlier versions had neither a balancing loss, whose memory is small, nor a size, which the other values include
     shape = {name: value for name, value in plain["model"].items() if name not in ("balancing_loss", "size")}
     model = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:8]
-    found = conditions(settings, parts.hardware, mesh, 0)
+    key = conditions(settings, parts.hardware, mesh, 0)
     memory = f"{total_bytes() >> 30} GiB" if hardware.device == "cpu" else ""
     return ", ".join(
         [
@@ -136,7 +136,7 @@ def _key(parts: Built) -> str:
             f"{settings.data.row_length} tokens",
             *(
                 f"{name} {value}"
-                for name, value in found.items()
+                for name, value in key.items()
                 if value and name not in (*_OF_NO_WEIGHT, *_OF_THE_MODEL)
             ),
             f"algorithm {plain['optimizer'].get('algorithm')}",
@@ -267,15 +267,15 @@ def conditions(
     data on purpose.
     """
     optimizer = settings.optimizer
-    found = {"ranks": str(mesh), "deterministic": str(settings.run.deterministic)}
-    found["data"] = f"changed on purpose, number {data_changes}" if data_changes else AS_BEGUN["data"]
+    key = {"ranks": str(mesh), "deterministic": str(settings.run.deterministic)}
+    key["data"] = f"changed on purpose, number {data_changes}" if data_changes else AS_BEGUN["data"]
     if not isinstance(optimizer, AccelerateOptimizerSettings | DeepspeedOptimizerSettings):
-        return found
+        return key
     import torch
 
     device = chosen["optimizer.device"]
     is_cpu = device == "cpu"
-    return found | {
+    return key | {
         "optimizer.kind": optimizer.kind,
         "optimizer.precision": chosen["optimizer.precision"],
         "optimizer.sharding": optimizer.sharding,

@@ -93,15 +93,15 @@ def _recorded(begun: Mapping[str, Any]) -> Holdout | None:
     try:
         hashes = begun["hashes"]
         chosen = None if hashes is None else unpacked(hashes, np.uint64).astype("<u8").tobytes()
-        found = Holdout(begun["end"], begun["seed"], begun["begin"], chosen)
-        is_whole = found.key == begun["key"]
+        begun_holdout = Holdout(begun["end"], begun["seed"], begun["begin"], chosen)
+        is_whole = begun_holdout.key == begun["key"]
     except Exception as error:
         msg = f"run.json does not say which documents are held out ({type(error).__name__}): restore it from a copy"
         raise StateError(msg) from error
     if not is_whole:
         msg = "run.json lists other documents as held out than its digest of them says: restore it from a copy"
         raise StateError(msg)
-    return found
+    return begun_holdout
 
 
 _FACT = "excluded"

@@ -64,8 +64,8 @@ def is_in_range(scores: NDArray[np.floating], score: ScoreRange) -> NDArray[np.b
     """Return which of ``scores`` are in the range; NaN never is."""
     low = -np.inf if score.min is None else score.min
     high = np.inf if score.max is None else score.max
-    found: NDArray[np.bool_] = (low <= scores) & (scores < high)
-    return found
+    chosen: NDArray[np.bool_] = (low <= scores) & (scores < high)
+    return chosen
 
 
 def refuse_scores_of_streams(data: FeedSettings) -> None:

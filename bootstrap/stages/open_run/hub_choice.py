@@ -49,11 +49,11 @@ def one_hub(settings: TrainSettings, group: ProcessGroup, replaced: Collection[s
     if group.size == 1 or not sources:
         yield
         return
-    found = json.loads(group.gather(json.dumps(_find(sources) if group.rank == 0 else {}))[0])
-    if "refused" in found:
-        raise ConfigurationError(found["refused"])
+    revisions = json.loads(group.gather(json.dumps(_find(sources) if group.rank == 0 else {}))[0])
+    if "refused" in revisions:
+        raise ConfigurationError(revisions["refused"])
     following: Any = lazy("holdfast.adapters.shared.network.hub:following")
-    with following(found["files"]):
+    with following(revisions["files"]):
         yield
 
 

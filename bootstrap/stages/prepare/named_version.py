@@ -231,11 +231,11 @@ def _place_of(path: Path) -> tuple[Path, str]:
         return absolute.parent, absolute.name
     has_versions = (absolute.parent / MARKER).is_file() and VersionStore(absolute.parent).all()
     if has_versions or RunLayout(absolute).record.exists():
-        found = find_version(str(absolute), [])
-        if not found.tokens.is_dir():
-            msg = f"the tokens of version {found.version.id} are no longer in {found.cache}: prepare the data again"
+        version = find_version(str(absolute), [])
+        if not version.tokens.is_dir():
+            msg = f"the tokens of version {version.version.id} are no longer in {version.cache}: prepare the data again"
             raise DataError(msg)
-        return Path(os.path.abspath(found.cache)), found.version.dataset  # noqa: PTH100
+        return Path(os.path.abspath(version.cache)), version.version.dataset  # noqa: PTH100
     refuse_study(absolute)
     msg = f"{path} is not the folder of a dataset in a token cache: name one, such as ~/.cache/holdfast/tokens/ID"
     raise ConfigurationError(msg)

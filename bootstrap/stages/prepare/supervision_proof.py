@@ -77,11 +77,11 @@ def _measured(
     """Return the numbers of each source, and the words for the rows that were counted if they are not all."""
     if isinstance(stream, CachedBatches):
         names = sources if len(sources) == len(stream.sources) else [""] * len(stream.sources)
-        found: dict[str, Supervision] = {}
+        measured: dict[str, Supervision] = {}
         for name, rows in zip(names, stream.sources, strict=True):
             for part in rows.parts():
-                found[name] = found.get(name, Supervision()) + part.supervision(ends)
-        return found, ""
+                measured[name] = measured.get(name, Supervision()) + part.supervision(ends)
+        return measured, ""
     with closing(stream.batches(Cursor())) as batches:
         counted = [Supervision.of_batch(batch, ends) for batch in islice(batches, _STREAMED_BATCHES)]
     return {"": sum(counted, Supervision())}, " at the beginning of the stream"
