@@ -2,15 +2,13 @@
 
 import tracemalloc
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from holdfast.adapters.shared.tensor_state.file_parts import InMemoryPart, TextPart, captured, write_parts
-from holdfast.adapters.shared.tensor_state.safetensors_file import _NAMES, TensorsPart, read_tensors
-from holdfast.domain.errors import StateError
+from holdfast.adapters.shared.tensor_state.safetensors_file import _NAMES, TensorsPart
 
 DTYPES = tuple(_NAMES)
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
@@ -63,11 +61,3 @@ def test_what_is_written_is_captured_by_value(tmp_path):
     write_parts([*parts, TextPart("c", "drei €")], tmp_path)
     assert (tmp_path / "inner/a").read_bytes() == b"one"
     assert (tmp_path / "c").read_text(encoding="utf-8") == "drei €"
-
-
-@pytest.mark.parametrize("damage", [b"", b"\0" * 8, b"\xff" * 64])
-def test_a_damaged_file_is_a_sentence(tmp_path, damage):
-    """A file that is no safetensors file raises ``StateError`` with its path."""
-    (tmp_path / "model").write_bytes(damage)
-    with pytest.raises(StateError, match="model cannot be read"):
-        read_tensors(tmp_path / "model")

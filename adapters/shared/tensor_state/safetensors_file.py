@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from typing_extensions import override
 
 from holdfast.domain.errors import StateError
@@ -16,7 +14,6 @@ from holdfast.ports.state_store import StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from torch import Tensor
 
@@ -98,17 +95,3 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the format's name of ``dtype``, which is one of ``DTYPES``."""
     return _NAMES[dtype]
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a ``TensorsPart`` in their shapes and dtypes.
-
-    They are read lazily: copy those that must outlive the file.
-
-    Raises ``StateError`` if the file is missing or damaged.
-    """
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        msg = f"{path} cannot be read: {error}; restore another checkpoint"
-        raise StateError(msg) from error
