@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import torch
 from accelerate import PartialState
@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.engine import DdpEngine, TensorEngine, TorchEngine, TrainingEngine
+from holdfast.adapters.optimizer.engine import DdpEngine, EngineOptions, TensorEngine, TorchEngine, TrainingEngine
 from holdfast.adapters.optimizer.flops import describe
 from holdfast.adapters.optimizer.fsdp import FsdpEngine, refuse_launched_engine, shard
 from holdfast.adapters.optimizer.optimizer_factory import OptimizerSpec, allocate_state
@@ -108,7 +108,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         optimizer = self._optimizer(model, "sharded" if is_sharded else "whole")
         options = self._options(model)
         if is_sharded:
-            return FsdpEngine(model, optimizer, device, **options)
+            return FsdpEngine(model, model, optimizer, device, **options)
         if world_size() > 1:
             return DdpEngine(model, optimizer, device, **options)
         return TorchEngine(model, model, optimizer, device, **options)
@@ -133,7 +133,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         axes = mesh["shard"] if wanted.mesh.replicate == 1 else mesh["replicate", "shard"]
         shard(model, axes, precision=self._precision, offload=wanted.offload)
         self._place(model, device)
-        return FsdpEngine(model, self._optimizer(model, "sharded"), device, **self._options(model))
+        return FsdpEngine(model, model, self._optimizer(model, "sharded"), device, **self._options(model))
 
     def _wrap_in_stages(self, model: CausalLanguageModel, device: torch.device) -> TrainingEngine:
         if model.adapters is not None or self._precision == "fp8" or self._parallelism.offload:
@@ -160,7 +160,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         if model.deferred is not None:
             place_weights(model, device, offload=self._parallelism.offload)
 
-    def _options(self, model: CausalLanguageModel) -> dict[str, Any]:
+    def _options(self, model: CausalLanguageModel) -> EngineOptions:
         average = None if self._spec.ema_decay is None else WeightAverage(model, self._spec.ema_decay)
         return {"clip": self._clip, "precision": self._precision, "average": average}
 

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, SupportsFloat, final
+from typing import TYPE_CHECKING, Any, NotRequired, SupportsFloat, TypedDict, Unpack, final
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -127,6 +127,14 @@ class TrainingEngine(ABC):
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
         """Restore the state that ``capture`` wrote into ``folder``, as ``Trainable.restore`` does."""
+
+
+class EngineOptions(TypedDict):
+    """What every engine of torch takes by name; ``TorchEngine`` explains it."""
+
+    clip: float
+    precision: str
+    average: NotRequired[WeightAverage | None]
 
 
 class TorchEngine(TrainingEngine):
@@ -356,14 +364,9 @@ class DdpEngine(TorchEngine):
         model: CausalLanguageModel,
         optimizer: Optimizer,
         device: torch.device,
-        *,
-        clip: float,
-        precision: str,
-        average: WeightAverage | None = None,
+        **options: Unpack[EngineOptions],
     ) -> None:
-        super().__init__(
-            _parallel(model, device), model, optimizer, device, clip=clip, precision=precision, average=average
-        )
+        super().__init__(_parallel(model, device), model, optimizer, device, **options)
         self._is_exchanging = False
 
     @override

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.optim import Optimizer
 
-    from holdfast.adapters.optimizer.weight_average import WeightAverage
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
     from holdfast.ports.state_store import JoinedPart, StatePart
 
@@ -63,18 +61,6 @@ class FsdpEngine(TorchEngine):
     """
 
     is_sharded = True
-
-    def __init__(
-        self,
-        model: CausalLanguageModel,
-        optimizer: Optimizer,
-        device: torch.device,
-        *,
-        clip: float,
-        precision: str,
-        average: WeightAverage | None = None,
-    ) -> None:
-        super().__init__(model, model, optimizer, device, clip=clip, precision=precision, average=average)
 
     @override
     def rest(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Unpack, final
 
 import torch
 from torch import distributed, nn
@@ -12,7 +12,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleIn
 from torch.nn.functional import pad
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.engine import TorchEngine
+from holdfast.adapters.optimizer.engine import EngineOptions, TorchEngine
 from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.modeling.losses import IGNORED
 from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, named_state
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
-    from holdfast.adapters.optimizer.weight_average import WeightAverage
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
     from holdfast.adapters.shared.modeling.tensor_parallel import PipelineParallelism, PipelineSchedule
     from holdfast.ports.state_store import JoinedPart, StatePart
@@ -48,12 +47,9 @@ class PipelineEngine(TorchEngine):
         model: CausalLanguageModel,
         optimizer: Optimizer,
         device: torch.device,
-        *,
-        clip: float,
-        precision: str,
-        average: WeightAverage | None = None,
+        **options: Unpack[EngineOptions],
     ) -> None:
-        super().__init__(model, model, optimizer, device, clip=clip, precision=precision, average=average)
+        super().__init__(model, model, optimizer, device, **options)
         pipeline = model.pipeline_parallelism
         assert pipeline is not None, "the model is divided before its optimizer is made"
         self._pipeline: PipelineParallelism = pipeline

@@ -87,6 +87,13 @@ def _dsn(value: str) -> str:
     return value
 
 
+def _token_place(value: str) -> str:
+    if not value.startswith(("env:", "file:")):
+        msg = "must be env:NAME or file:PATH"
+        raise ValueError(msg)
+    return value
+
+
 def _evaluation_metric(value: str) -> str:
     if not re.match(r"eval_(loss|bits_per_byte|reward_accuracy)(/.+)?$", value):
         msg = (
@@ -107,6 +114,7 @@ def problem_of_metric(metric: str, task: str) -> str:
 
 
 KeyPlace = Annotated[Text, AfterValidator(_key_place)]
+TokenPlace = Annotated[KeyPlace, AfterValidator(_token_place)]
 Dsn = Annotated[Text, AfterValidator(_dsn)]
 EvaluationMetric = Annotated[Text, AfterValidator(_evaluation_metric)]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, field_validator, model_validator
 
-from holdfast.configs.sections.base import PLUGIN, Dsn, Folder, KeyPlace, PluginSettings, Section, Text, by_kind
+from holdfast.configs.sections.base import PLUGIN, Dsn, Folder, PluginSettings, Section, Text, TokenPlace, by_kind
 
 
 class NoLedgerSettings(Section):
@@ -63,7 +63,7 @@ class LineageSettings(Section):
     file: Folder | None = Field(
         default=None, description="File to which OpenLineage events are appended, one a line; null for none."
     )
-    token_from: KeyPlace | None = Field(
+    token_from: TokenPlace | None = Field(
         default=None, description="Place of the server's bearer token: env:NAME or file:PATH; null sends none."
     )
 
@@ -74,14 +74,6 @@ class LineageSettings(Section):
             msg = "must begin with http:// or https://"
             raise ValueError(msg)
         return url
-
-    @field_validator("token_from")
-    @classmethod
-    def _is_in_reach(cls, place: str | None) -> str | None:
-        if place is not None and not place.startswith(("env:", "file:")):
-            msg = "must be env:NAME or file:PATH"
-            raise ValueError(msg)
-        return place
 
     @model_validator(mode="after")
     def _has_one_receiver(self) -> Self:

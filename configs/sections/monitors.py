@@ -11,11 +11,11 @@ from holdfast.configs.sections.base import (
     PLUGIN,
     Dsn,
     Folder,
-    KeyPlace,
     Natural,
     PluginSettings,
     Section,
     Text,
+    TokenPlace,
     by_kind,
 )
 from holdfast.domain.urls import is_loopback
@@ -143,17 +143,9 @@ class PageMonitorSettings(Section):
     port: Annotated[Natural, Field(le=65535)] | None = Field(
         default=None, description="Port; 0 for any free one, null for 8473, or any free one if that is taken."
     )
-    token_from: KeyPlace | None = Field(
+    token_from: TokenPlace | None = Field(
         default=None, description="Place of the token that each request needs: env:NAME or file:PATH; null for none."
     )
-
-    @field_validator("token_from")
-    @classmethod
-    def _is_in_reach(cls, place: str | None) -> str | None:
-        if place is not None and not place.startswith(("env:", "file:")):
-            msg = "must be env:NAME or file:PATH"
-            raise ValueError(msg)
-        return place
 
     @model_validator(mode="after")
     def _has_token_where_needed(self) -> Self:
