@@ -132,12 +132,14 @@ def _siblings(path: Location, kind: object) -> Iterable[str]:
 def explain_all(errors: Iterable[ErrorDetails], origins: Origins, tree: Mapping[str, Any]) -> list[str]:
     """Return pydantic's errors as sentences in terms of the settings, one for each wrong value."""
     places = _by_place(errors, tree)
-    misspelt = {nearest_name(dotted(path)) for path, found in places.items() if found[0]["type"] == "extra_forbidden"}
+    misspelt = {
+        nearest_name(dotted(path)) for path, at_path in places.items() if at_path[0]["type"] == "extra_forbidden"
+    }
     return [
-        _explain(path, found, origins, tree)
-        for path, found in places.items()
+        _explain(path, at_path, origins, tree)
+        for path, at_path in places.items()
         if not any(path == other[: len(path)] for other in places if len(other) > len(path))
-        and not (found[0]["type"] == "missing" and dotted(path) in misspelt)
+        and not (at_path[0]["type"] == "missing" and dotted(path) in misspelt)
     ]
 
 

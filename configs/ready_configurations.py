@@ -42,8 +42,8 @@ def find_file(path: Path) -> Path:
 
 def shown_name(path: Path) -> str:
     """Return the name of a file that ``find_file`` found, for messages."""
-    found = find_file(path)
-    return str(path) if found == path else f"{found.name} of this package"
+    file = find_file(path)
+    return str(path) if file == path else f"{file.name} of this package"
 
 
 def ready_names() -> list[str]:

@@ -136,11 +136,11 @@ def _identity(
     Defaults, those of ``usual`` if it is given, are left out, so settings can be added.
     """
     plain = mask(_chosen(settings, usual or usual_settings(settings.data.kind)), mask_url)
-    found = {".".join(path): value for path, value in leaves(plain)}
+    by_path = {".".join(path): value for path, value in leaves(plain)}
     kinds = {f"{section}.kind": getattr(settings, section).kind for section in _KINDS}
     return {
         key: value
-        for key, value in (found | kinds).items()
+        for key, value in (by_path | kinds).items()
         if is_identity(key, value) or key in also or _PATH_OF_SOURCE.fullmatch(key)
     }
 

@@ -64,8 +64,8 @@ def read_space(path: Path, files: Sequence[str | Path], overrides: Words, enviro
     checked as a setting, then combinations of them.
     """
     problems: list[str] = []
-    found = dict(_entries(_contents(path), path, problems))
-    dimensions = {name: _attempt(problems, _dimension, name, entry, path) for name, entry in found.items()}
+    entries = dict(_entries(_contents(path), path, problems))
+    dimensions = {name: _attempt(problems, _dimension, name, entry, path) for name, entry in entries.items()}
     known = {name: dimension for name, dimension in dimensions.items() if dimension is not None}
     probe = _Probe(path, files, overrides, environ)
     for name, dimension in known.items():

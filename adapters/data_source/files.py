@@ -281,8 +281,8 @@ class FilesDataSource(DataSource):
 
     @cached_property
     def _own_places(self) -> Sequence[str]:
-        found = {file.path: file.stored.place for file in self._files}
-        return [found.get(path, path) for path in self._paths]
+        places = {file.path: file.stored.place for file in self._files}
+        return [places.get(path, path) for path in self._paths]
 
     def _rank(self, name: str, file: SourceFile) -> str:
         if not self._places:

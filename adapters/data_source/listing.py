@@ -229,8 +229,8 @@ class RemoteFileSystem:
         ``walk`` of fsspec would skip a folder that cannot be listed, and its files would be missing.
         """
         if depth is None and not _FLAT.isdisjoint(_protocols(self.file_system)):
-            found = self._asked(lambda _: self.file_system.find(folder, detail=True))
-            yield from ((path, info) for path, info in found.items() if info["type"] != "directory")
+            entries = self._asked(lambda _: self.file_system.find(folder, detail=True))
+            yield from ((path, info) for path, info in entries.items() if info["type"] != "directory")
             return
         for info in self._list(folder):
             path = info["name"].rstrip("/")

@@ -54,12 +54,12 @@ class ChatDocumentEncoder(DocumentEncoder):
         conversations = [_conversation_in(record.text) for record in records]
         if not self._keeps_reasoning:
             conversations = [without_reasoning(each) for each in conversations]
-        found = self._template.encode_training(conversations, self._train_on)
-        documents = list(chain.from_iterable(found))
+        encoded = self._template.encode_training(conversations, self._train_on)
+        documents = list(chain.from_iterable(encoded))
         ids = np.concatenate([np.zeros(0, self._dtype), *(each.ids.astype(self._dtype) for each in documents)])
         mask = np.concatenate([np.zeros(0, np.bool_), *(each.loss_mask for each in documents)])
         offsets = np.cumsum([0, *(len(each.ids) for each in documents)], dtype=np.int64)
-        return Encoded(ids, offsets, mask, np.array([len(each) for each in found], np.int64))
+        return Encoded(ids, offsets, mask, np.array([len(each) for each in encoded], np.int64))
 
     @override
     def fingerprint(self) -> str:

@@ -46,8 +46,8 @@ class MemoryDocumentEncoder(DocumentEncoder):
         return f"without {self._untrained} {_FORMAT} {self._tokenizer.fingerprint()}"
 
     def _ids_of(self, records: Sequence[Record]) -> Sequence[NDArray[np.unsignedinteger]]:
-        found = list(self._tokenizer.encode([record.text for record in records]))
-        if any(np.isin(ids, self._untrained).all() for ids in found):
+        encoded = list(self._tokenizer.encode([record.text for record in records]))
+        if any(np.isin(ids, self._untrained).all() for ids in encoded):
             msg = "has no token that is trained on: leave it out"
             raise DataError(msg)
-        return found
+        return encoded

@@ -44,9 +44,9 @@ class PreferenceDocumentEncoder(DocumentEncoder):
     def encode(self, records: Sequence[Record]) -> Encoded:
         preferences = [self._preference_in(record.text) for record in records]
         sides = [side for each in preferences for side in (each.chosen, each.rejected)]
-        found = self._template.encode_training(sides, "last_assistant")
+        encoded = self._template.encode_training(sides, "last_assistant")
         # of the last reply there is one document
-        last = [MaskedIds(documents[-1].ids, documents[-1].loss_mask) for documents in found]
+        last = [MaskedIds(documents[-1].ids, documents[-1].loss_mask) for documents in encoded]
         pairs = [joined_pair(*last[first : first + 2]) for first in range(0, len(last), 2)]
         ids = np.concatenate([np.zeros(0, self._dtype), *(each.ids.astype(self._dtype) for each in pairs)])
         mask = np.concatenate([np.zeros(0, np.bool_), *(each.loss_mask for each in pairs)])
@@ -59,14 +59,14 @@ class PreferenceDocumentEncoder(DocumentEncoder):
 
     def _preference_in(self, text: str) -> Preference:
         try:
-            found = preference_from(text)
+            pair = preference_from(text)
         except DataError as error:
             msg = f"is no preference: {error}"
             raise DataError(msg) from error
         if self._keeps_reasoning:
-            return found
+            return pair
         shorter = replace(
-            found, chosen=without_reasoning(found.chosen), rejected=without_reasoning(found.rejected)
+            pair, chosen=without_reasoning(pair.chosen), rejected=without_reasoning(pair.rejected)
         )  # fmt: skip
         if shorter.chosen == shorter.rejected:
             msg = "has replies that differ in their reasoning only, which data.chat.reasoning=drop leaves out"

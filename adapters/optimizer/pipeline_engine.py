@@ -110,15 +110,17 @@ class PipelineEngine(TorchEngine):
 
     def _padded(self, parts: Sequence[Mapping[str, Tensor]], rows: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return ids, positions and labels int64 (number x rows, length); rows of padding have no labels."""
-        found: list[list[Tensor]] = [[], [], []]
+        columns: list[list[Tensor]] = [[], [], []]
         for part in parts:
             ids, mask = part["input_ids"], part["loss_mask"]
             labels = torch.full_like(ids, IGNORED)
             labels[:, :-1] = ids[:, 1:].masked_fill(~mask[:, 1:], IGNORED)
             missing = (0, 0, 0, rows - len(ids))
-            for values, padding, into in zip((ids, part["position_ids"], labels), (0, 0, IGNORED), found, strict=True):
+            for values, padding, into in zip(
+                (ids, part["position_ids"], labels), (0, 0, IGNORED), columns, strict=True
+            ):
                 into.append(pad(values, missing, value=padding))
-        ids, positions, labels = (torch.cat(each) for each in found)
+        ids, positions, labels = (torch.cat(each) for each in columns)
         missing = (0, 0, 0, number * rows - len(ids))
         return pad(ids, missing), pad(positions, missing), pad(labels, missing, value=IGNORED)
 
@@ -200,9 +202,9 @@ def _weighted(loss: Tensor, weight: Tensor) -> Tensor:
 
 
 def _gathered(own: Any, pipeline: PipelineParallelism) -> list[Any]:
-    found: list[Any] = [None] * pipeline.num_ranks
-    distributed.all_gather_object(found, own, group=pipeline.group)
-    return found
+    gathered: list[Any] = [None] * pipeline.num_ranks
+    distributed.all_gather_object(gathered, own, group=pipeline.group)
+    return gathered
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,10 +142,10 @@ class OptunaStudy(Study):
         frozen = self._frozen()
         for earlier in range(number + 1):
             if self._lacks_parameters(frozen[earlier]):
-                found = self._suggest(frozen, earlier)
+                suggestion = self._suggest(frozen, earlier)
                 with self._reading():
                     for name, distribution in self._distributions.items():
-                        value = distribution.to_internal_repr(found[name])
+                        value = distribution.to_internal_repr(suggestion[name])
                         self._storage.set_trial_param(frozen[earlier]._trial_id, name, value, distribution)  # noqa: SLF001
                 frozen = self._frozen()
         return self._parameters(frozen[number])

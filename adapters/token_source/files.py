@@ -119,11 +119,11 @@ class FilesTokenSource(BasicTokenSource):
 
     @override
     def files(self) -> DataFiles:
-        found: dict[tuple[int, str], list[TokenShard]] = {}
+        by_part: dict[tuple[int, str], list[TokenShard]] = {}
         places = dict(enumerate(self._paths))
         for name, piece in self._found().items():
             number = self._numbers[name]
-            found.setdefault((number, piece.file.removeprefix(piece.place)), []).append(piece.shard)
+            by_part.setdefault((number, piece.file.removeprefix(piece.place)), []).append(piece.shard)
             places[number] = piece.place
         files = [
             DataFile(
@@ -133,7 +133,7 @@ class FilesTokenSource(BasicTokenSource):
                 "known",
                 fingerprint_of([shard.fingerprint for shard in shards]),
             )
-            for (number, below), shards in found.items()
+            for (number, below), shards in by_part.items()
         ]
         options = fingerprint_of(self._options.end_of_text, self._options.shard_tokens)
         own = [places[number] for number in sorted(places)]
@@ -156,9 +156,9 @@ class FilesTokenSource(BasicTokenSource):
                     msg = f"there are no tokens at {', '.join(self._paths)}: check the paths"
                     raise DataError(msg)
                 self._numbers = {piece.shard.name: number for number, piece in numbered}
-                found = {piece.shard.name: (number, piece) for number, piece in numbered}
+                by_name = {piece.shard.name: (number, piece) for number, piece in numbered}
                 self._pieces = {
-                    name: piece for name, (_, piece) in sorted(found.items(), key=lambda entry: self._rank(*entry[1]))
+                    name: piece for name, (_, piece) in sorted(by_name.items(), key=lambda entry: self._rank(*entry[1]))
                 }
             return self._pieces
 

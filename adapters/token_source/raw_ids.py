@@ -193,8 +193,8 @@ def _windows(path: Path, header: int, size: int) -> Iterator[bytes]:
     """Yield the first, the middle and the last bytes of the ids, whole ids of any type unless the file is small."""
     last = max(0, size - _WINDOW) // 8 * 8
     for begin in sorted({0, last // 2 // 8 * 8, last}):
-        found = _read(path, header + begin, min(_WINDOW, size - begin))
-        yield found if size < _WINDOW else found[: len(found) // 8 * 8]
+        window = _read(path, header + begin, min(_WINDOW, size - begin))
+        yield window if size < _WINDOW else window[: len(window) // 8 * 8]
 
 
 def _fits(ids: NDArray[np.integer[Any]], vocabulary_size: int) -> bool:

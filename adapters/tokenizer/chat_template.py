@@ -95,11 +95,11 @@ class JinjaChatTemplate(ChatTemplate):
 
         Without such an id it is the mark of the message that follows.
         """
-        special, found = special_ids(self._core), {self._end_of_text}
+        special, ends = special_ids(self._core), {self._end_of_text}
         for reply, marks in ((_SAID, self._marks.after_text), (_CALLED, self._marks.after_call)):
             rest = self._encoder.ids(marks or self._behind([_ASKED, reply]))
-            found.update([number for number in rest if number in special][:1])
-        return found
+            ends.update([number for number in rest if number in special][:1])
+        return ends
 
     @cached_property
     def _marks(self) -> ReplyMarks:

@@ -74,14 +74,14 @@ def settle_end_of_text(core: Tokenizer, name: str, token: str | None) -> str:
     Raises ``ConfigurationError`` if the vocabulary has none.
     """
     candidates = USUAL_ENDS if token is None else (token,)
-    found = next((candidate for candidate in candidates if core.token_to_id(candidate) is not None), None)
-    if found is None:
+    end = next((candidate for candidate in candidates if core.token_to_id(candidate) is not None), None)
+    if end is None:
         wanted = f"none of {', '.join(USUAL_ENDS)}" if token is None else f"no {token}"
         msg = f"{name} has {wanted} that ends a document: set eos_token in tokenizer_config.json to one of its tokens"
         raise ConfigurationError(msg)
-    if core.token_to_id(found) not in special_ids(core):
-        core.add_special_tokens([AddedToken(found, special=True, normalized=False)])
-    return found
+    if core.token_to_id(end) not in special_ids(core):
+        core.add_special_tokens([AddedToken(end, special=True, normalized=False)])
+    return end
 
 
 def reading_core(core: Tokenizer) -> Tokenizer:

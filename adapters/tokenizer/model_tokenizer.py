@@ -80,8 +80,8 @@ class TokenizerSource(NamedTuple):
         from holdfast.adapters.shared.network.hub import reached
 
         options = {"revision": self.revision, **reached(self.path, self.revision)}
-        found = cached_file(self.path, file, **options, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else Path(found).read_text(encoding="utf-8")
+        cached = cached_file(self.path, file, **options, _raise_exceptions_for_missing_entries=False)
+        return None if cached is None else Path(cached).read_text(encoding="utf-8")
 
     def config(self) -> Mapping[str, object]:
         """Return the published configuration of the tokenizer, empty if there is none."""

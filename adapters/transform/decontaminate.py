@@ -214,10 +214,10 @@ def _hashes(
     num_ngrams = max(0, len(words) - size + 1)
     sums = np.zeros(len(words) + 1, np.uint64)
     np.cumsum(words * _powers(_MULTIPLIER, len(words)), out=sums[1:])
-    found = sums[size:] - sums[: len(sums) - size] if num_ngrams else np.zeros(0, np.uint64)
-    found *= _powers(_INVERSE, num_ngrams)  # makes the sum independent of the place
+    hashes = sums[size:] - sums[: len(sums) - size] if num_ngrams else np.zeros(0, np.uint64)
+    hashes *= _powers(_INVERSE, num_ngrams)  # makes the sum independent of the place
     is_within = owners[:num_ngrams] == owners[len(words) - num_ngrams :]
-    return found[is_within], owners[:num_ngrams][is_within]
+    return hashes[is_within], owners[:num_ngrams][is_within]
 
 
 def _word_hashes(characters: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -237,9 +237,9 @@ def top_bounds(words: Words, n: int) -> list[float]:
     slots = ((hashes * _DOCUMENT) >> np.uint64(64 - bits)).view(np.int64)
     characters = words.starts[n : n + last] - words.starts[:last] + (n - 1)
     table = np.bincount(slots, characters * (words.left[:last] >= n), 1 << bits)
-    found = np.zeros(len(words.hashes))
-    found[:last] = table[slots] * (words.left[:last] >= n)
-    return words.spread(np.maximum, found)
+    shares = np.zeros(len(words.hashes))
+    shares[:last] = table[slots] * (words.left[:last] >= n)
+    return words.spread(np.maximum, shares)
 
 
 def duplicate_bounds(words: Words, n: int) -> list[float]:

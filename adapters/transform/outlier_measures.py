@@ -55,22 +55,22 @@ def measure_texts(
     wanted = tuple(measures)
     samples = [sample_of(text) for text in texts] if set(wanted) - {"length"} else []
     matrix = _matrix(samples) if {"repetition", "symbols"} & set(wanted) else np.empty((0, SAMPLE_BYTES), np.uint8)
-    found: dict[str, NDArray[np.float64]] = {}
+    by_name: dict[str, NDArray[np.float64]] = {}
     for name in wanted:
         match name:
             case "length":
-                found[name] = np.array([*map(len, texts)], np.float64)
+                by_name[name] = np.array([*map(len, texts)], np.float64)
             case "repetition":
-                found[name] = _repetition(matrix, samples)
+                by_name[name] = _repetition(matrix, samples)
             case "symbols":
-                found[name] = _symbols(matrix, samples)
+                by_name[name] = _symbols(matrix, samples)
             case "compression_ratio":
-                found[name] = np.array([len(zlib.compress(each, 1)) / max(len(each), 1) for each in samples])
+                by_name[name] = np.array([len(zlib.compress(each, 1)) / max(len(each), 1) for each in samples])
             case "bytes_per_token":
                 assert count_tokens is not None, "bytes_per_token needs a tokenizer"
                 counts = np.asarray(count_tokens([each.decode(errors="ignore") for each in samples]), np.float64)
-                found[name] = _lengths(samples) / np.maximum(counts, 1)
-    return found
+                by_name[name] = _lengths(samples) / np.maximum(counts, 1)
+    return by_name
 
 
 def sample_of(text: str) -> bytes:

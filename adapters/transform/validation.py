@@ -91,13 +91,13 @@ class ValidationTransform(RecordTransform):
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         results: list[Record | Dropped] = list(records)
         texts = [record.text for record in records]
-        found: dict[int, list[_Violation]] = {}
+        by_record: dict[int, list[_Violation]] = {}
         for position, violation in self._field_violations(records, texts):
-            found.setdefault(position, []).append(violation)
+            by_record.setdefault(position, []).append(violation)
         for position, violation in self._outlier_violations(texts):
             if texts[position]:
-                found.setdefault(position, []).append(violation)
-        for position, violations in found.items():
+                by_record.setdefault(position, []).append(violation)
+        for position, violations in by_record.items():
             results[position] = _verdict(records[position], violations)
         return results
 

@@ -93,11 +93,11 @@ def choose_groups(
     kind = [VERSION, source.fingerprint(), wanted.key, is_fold]
     group = blake2b(json.dumps(kind).encode(), digest_size=16).hexdigest()
     if (known := store.load(group, _CHOSEN)) is None:
-        found = _compared(source.confirming(), show)
-        is_held = _in_fold(found, wanted) if is_fold else _share_of(found, wanted)
+        compared = _compared(source.confirming(), show)
+        is_held = _in_fold(compared, wanted) if is_fold else _share_of(compared, wanted)
         if len(is_held) > 1:  # else choose_holdout says it
-            log_line(_sentence(found, is_held))
-        known = {_CHOSEN: np.unique(found.hashes[is_held])}
+            log_line(_sentence(compared, is_held))
+        known = {_CHOSEN: np.unique(compared.hashes[is_held])}
         store.store(group, _CHOSEN, known)
     chosen = known[_CHOSEN].astype("<u8")
     return replace(wanted, chosen=chosen.tobytes()) if len(chosen) else choose_holdout(source, wanted, log_line)

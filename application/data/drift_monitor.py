@@ -83,8 +83,8 @@ class DriftMonitor:
     def on_event(self, event: RunStarted | StepCompleted | RunFailed) -> None:
         """Publish the drift that was found since the last event."""
         with self._lock:
-            found, self._found = self._found, []
-        for figures in found:
+            remarks, self._found = self._found, []
+        for figures in remarks:
             moved = [asdict(figure) for figure in figures if figure.level != Level.NONE]
             self._publish(DataDrifted(event.progress, self._name, sentence_of(figures), moved))
 

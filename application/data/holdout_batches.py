@@ -211,10 +211,10 @@ class HoldoutBatches:
 
     @cached_property
     def _read(self) -> tuple[Sequence[Batch], Sequence[NDArray[np.int64]], Sequence[NDArray[np.int64] | None]]:
-        found = list(self._documents())
-        if not found:
+        held_out = list(self._documents())
+        if not held_out:
             raise DataError(self._why_none())
-        documents, masks, sources, references, sizes = zip(*found, strict=True)
+        documents, masks, sources, references, sizes = zip(*held_out, strict=True)
         reference = None if references[0] is None else np.stack(references)
         places = place_rows(documents, self._packing, masks, holds_pairs=self._holds_pairs, reference=reference)
         sized = None if sizes[0] is None else place_rows(sizes, self._packing)

@@ -151,8 +151,8 @@ class RecordPipeline:
 
     def text_of(self, document: Document) -> str | None:
         """Return the text of ``document`` after all transforms, None if it is left out or a transform fails."""
-        found = self.apply(_NO_UNIT, [document])
-        return next((each.record.text for each in found if isinstance(each, Used)), None)
+        results = self.apply(_NO_UNIT, [document])
+        return next((each.record.text for each in results if isinstance(each, Used)), None)
 
     def _apply(self, unit: Unit, documents: list[Document]) -> Iterator[Used | Warned | LeftOutDocument | Rejected]:
         if self.watch is not None:
@@ -201,16 +201,17 @@ class RecordPipeline:
         transform = self._transforms[number]
         assert isinstance(transform, RecordTransform)
         try:
-            found = list(transform.apply(records))
+            results = list(transform.apply(records))
         except MemoryError:
             raise  # the machine's failure, not the documents'
         except Exception:  # noqa: BLE001  a transform is anyone's code; each record is tried alone below
-            found = []
-        if len(found) == len(records) and all(map(is_, found, records)):
+            results = []
+        if len(results) == len(records) and all(map(is_, results, records)):
             return [*records]
-        if len(found) == len(records) and all(isinstance(each, Record | Dropped) for each in found):
+        if len(results) == len(records) and all(isinstance(each, Record | Dropped) for each in results):
             return [
-                _nonempty(transform, each) if record.text else each for record, each in zip(records, found, strict=True)
+                _nonempty(transform, each) if record.text else each
+                for record, each in zip(records, results, strict=True)
             ]
         return [
             self._guarded(unit, number, document, partial(_alone, transform, record))

@@ -42,14 +42,14 @@ class ReferenceColumn:
         Raises ``DataError`` if a block is missing.
         """
         try:
-            found = [self._get(tokens, shard, number, _absent) for number in range(self.num_blocks(shard))]
+            blocks = [self._get(tokens, shard, number, _absent) for number in range(self.num_blocks(shard))]
         except _NoBlockError:
             msg = (
                 f"the reference log-probabilities of the tokens {shard.name} are not in the token cache: run the "
                 "command prepare with the settings of the run"
             )
             raise DataError(msg) from None
-        return np.concatenate([np.zeros((0, 2)), *found])
+        return np.concatenate([np.zeros((0, 2)), *blocks])
 
     def num_blocks(self, shard: TokenShard) -> int:
         """Return the number of blocks of ``shard``."""

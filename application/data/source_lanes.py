@@ -133,8 +133,8 @@ class SourceLanes:
             if not len(self._live):
                 yield self._deal_rest(places[done:])
                 return
-            found = _by_lane(samples[done:], self._live)
-            lanes = [(self._lanes[number], of_lane) for number, of_lane in found.items()]
+            by_lane = _by_lane(samples[done:], self._live)
+            lanes = [(self._lanes[number], of_lane) for number, of_lane in by_lane.items()]
             missing = [
                 (of_lane[left], lane) for lane, of_lane in lanes if (left := lane.num_left(len(of_lane))) < len(of_lane)
             ]

@@ -216,9 +216,9 @@ class StreamedBatches:
         """Return the rows of this rank in a batch of ``num_rows`` rows that were ``dealt``."""
         ranks = self._share.ranks
         if ranks == 1:
-            found = [each.rows(0, len(each.places)) for _, each in dealt]
+            dealt_rows = [each.rows(0, len(each.places)) for _, each in dealt]
             places = np.concatenate([each.places for _, each in dealt])
-            return DealtRows(found, [source for source, _ in dealt], places, cursor, num_rows)
+            return DealtRows(dealt_rows, [source for source, _ in dealt], places, cursor, num_rows)
         size = -(-num_rows // ranks)
         rank_of = _share_out(dealt, num_rows, ranks)
         own = np.flatnonzero(rank_of == self._share.rank)

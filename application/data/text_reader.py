@@ -261,9 +261,9 @@ class TextReader:
                 if is_kept and item.is_passing:
                     msg = f"{item.reason}; the tokens made so far are kept: run the same command again once it answers"
                     raise DataError(msg)
-                found = self._rejections.reject(unit, item, self.source.tell)
-                statistics.drop(reason_of(found))
-                rejected(found)
+                rejection = self._rejections.reject(unit, item, self.source.tell)
+                statistics.drop(reason_of(rejection))
+                rejected(rejection)
             else:
                 yield item
 

@@ -172,8 +172,8 @@ class CachedTracer(Tracer):
     ) -> tuple[Spans, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the pieces in ``samples``, and for each its part, its shard, and its first token in the shard."""
         sources, epochs, records = self._order.locate(samples)
-        found = [_Pieces.none(), *self._pieces_of(sources, records)]
-        columns: list[NDArray[Any]] = [np.concatenate(arrays) for arrays in zip(*found, strict=True)]
+        parts = [_Pieces.none(), *self._pieces_of(sources, records)]
+        columns: list[NDArray[Any]] = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
         order = np.argsort(columns[0], kind="stable")
         pieces = _Pieces(*(column[order] for column in columns))
         spans = Spans(

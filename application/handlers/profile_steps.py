@@ -111,20 +111,20 @@ class WatchCompilation:
 
     def __call__(self, event: StepCompleted) -> None:
         """Compare the compilations with those up to the step before."""
-        found, step = self._compilations, event.progress.step
-        grew, self._graphs = found.graphs > self._graphs, found.graphs
+        compilations, step = self._compilations, event.progress.step
+        grew, self._graphs = compilations.graphs > self._graphs, compilations.graphs
         if not self._is_warm and grew:
             self._warm_up += 1
         elif not self._is_warm:
             self._is_warm = True
             self._log_line(
-                f"step {step} · warm-up is over: {found.graphs} graphs were compiled in {found.seconds:.1f} s, "
-                f"within {self._warm_up} steps"
+                f"step {step} · warm-up is over: {compilations.graphs} graphs were compiled in "
+                f"{compilations.seconds:.1f} s, within {self._warm_up} steps"
             )
         elif grew and not self._has_warned:
             self._has_warned = True
             self._log_line(
-                f"step {step} · layers were compiled again ({found.recompiles} times so far), as a batch has another "
-                "shape: make optimizer.batch_size a multiple of optimizer.micro_batch, or, if the metric recompiles "
-                "keeps growing, set model.compile=none"
+                f"step {step} · layers were compiled again ({compilations.recompiles} times so far), as a batch has "
+                "another shape: make optimizer.batch_size a multiple of optimizer.micro_batch, or, if the metric "
+                "recompiles keeps growing, set model.compile=none"
             )

@@ -233,10 +233,10 @@ class RecordMetrics:
 
     def _compiling(self) -> Mapping[str, float]:
         """Return the compilations of the step; called in the loop, as the next step may compile again."""
-        if (found := self._compilations) is None:
+        if (compilations := self._compilations) is None:
             return {}
-        before, self._compile_seconds = self._compile_seconds, found.seconds
-        return {"compile_seconds": found.seconds - before, "recompiles": found.recompiles}
+        before, self._compile_seconds = self._compile_seconds, compilations.seconds
+        return {"compile_seconds": compilations.seconds - before, "recompiles": compilations.recompiles}
 
     def _record_evaluation(self, event: EvaluationCompleted) -> None:
         evaluation = event.evaluation

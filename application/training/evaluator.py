@@ -149,8 +149,8 @@ class Evaluator:
             self.notes[None] = uncounted_text(self._tokenizer) or ""
             if self.notes[None]:
                 self._report(self.notes[None])
-        found: NDArray[np.int32] = self._tokenizer.token_bytes[batch.input_ids]
-        return found
+        num_bytes: NDArray[np.int32] = self._tokenizer.token_bytes[batch.input_ids]
+        return num_bytes
 
     def _measure(
         self,

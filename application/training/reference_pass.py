@@ -134,7 +134,7 @@ class ReferencePass:
             place = begin + self._group.rank
             rows = parts[min(place, len(parts) - 1)]
             places = [(tokens.ids, tokens.loss_mask, index, row) for row in rows]
-            _, found = self._losses.by_piece(read_rows(places, self._packing.length))
+            _, losses = self._losses.by_piece(read_rows(places, self._packing.length))
             if place < len(parts):  # else the result is dropped: a sharded model runs on all ranks or none
-                nats[index.rows[rows.start] : index.rows[rows.stop]] = found
+                nats[index.rows[rows.start] : index.rows[rows.stop]] = losses
         return np.array(self._group.sum(nats.tolist()))

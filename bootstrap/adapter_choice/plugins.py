@@ -77,8 +77,8 @@ def blame(error: BaseException) -> str | None:
     ours = (point for group in installed.groups if group.startswith(_GROUP) for point in installed.select(group=group))
     points = {point.module.partition(".")[0]: point for point in ours}
     roots = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
-    found = next((points[root] for root in reversed(roots) if root in points), None)
-    return None if found is None else _failure(found, error, "in use")
+    owner = next((points[root] for root in reversed(roots) if root in points), None)
+    return None if owner is None else _failure(owner, error, "in use")
 
 
 def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:

@@ -117,7 +117,7 @@ def _job(options: argparse.Namespace, kind: Kind, settings: TrainSettings) -> Jo
     from holdfast.bootstrap.job_files.submit_job import SETTINGS, refuse_ray, workers_of
     from holdfast.configs.sections.distributed import AutoDistributedSettings
 
-    machine, found = _machine(options, kind, settings), job_settings(settings, os.environ)
+    machine, job = _machine(options, kind, settings), job_settings(settings, os.environ)
     workers = None
     if options.work == "train":
         refuse_number(settings, options.nodes * machine.processes)
@@ -128,8 +128,8 @@ def _job(options: argparse.Namespace, kind: Kind, settings: TrainSettings) -> Jo
         else:
             refuse_ray(settings.distributed, options.kind)
     is_auto = isinstance(settings.distributed, AutoDistributedSettings)
-    words = tuple(word for word in found.words if not word.startswith((_NUMBER, *SETTINGS) if workers else _NUMBER))
-    program = Program(options.work, words, found.variables, starts_processes=is_auto)
+    words = tuple(word for word in job.words if not word.startswith((_NUMBER, *SETTINGS) if workers else _NUMBER))
+    program = Program(options.work, words, job.variables, starts_processes=is_auto)
     return Job(
         name=_name(options.name, settings),
         num_machines=options.nodes,

@@ -327,12 +327,12 @@ class _Running:
         """Wait for the rest of the time limit; return the findings until then."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, self._began + self._check.seconds - time.monotonic()))
-        found = [*self._found]
+        findings = [*self._found]
         if self._thread.is_alive():
             detail = f"no answer within {self._check.seconds:g} s"
             remedy = "check whether a disk, file system or server that it needs hangs; --timeout allows more time"
-            found.append(bad(self._check.name, detail, remedy))
-        return found
+            findings.append(bad(self._check.name, detail, remedy))
+        return findings
 
     def _look(self) -> None:
         try:

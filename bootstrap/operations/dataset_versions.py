@@ -45,15 +45,15 @@ def list_versions(caches: Sequence[Path], *, as_json: bool, width: int) -> str:
     Its lines have at most ``width`` characters.
     """
     stores = [VersionStore(cache) for cache in caches]
-    found = [(store, store.all()) for store in stores]
-    if not any(versions or store.damaged for store, versions in found):
+    by_store = [(store, store.all()) for store in stores]
+    if not any(versions or store.damaged for store, versions in by_store):
         msg = f"there are no versions in {' or '.join(map(str, caches))}: `prepare` and `train` make them"
         raise DataError(msg)
     if as_json:
-        records = [{"cache": str(store.cache), **each.to_json()} for store, versions in found for each in versions]
+        records = [{"cache": str(store.cache), **each.to_json()} for store, versions in by_store for each in versions]
         return json.dumps(records, indent=1)
     lines: list[str] = []
-    for store, versions in found:
+    for store, versions in by_store:
         if versions:
             header = ("version", "name", "created (UTC)", "parent", "documents", "tokens", "dropped", "bytes")
             rows = [header, *map(_row, versions)]

@@ -164,11 +164,11 @@ def metrics_of(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     A metric has the harness's name, with a dot and the name of its filter if it has one. Standard errors that are not
     numbers are left out.
     """
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for task, figures in {**results["results"], **results.get("groups", {})}.items():
         numbers = {key: value for key, value in figures.items() if "," in key and _is_number(value)}
-        found[task] = {_metric(key): float(value) for key, value in numbers.items()}
-    return found
+        metrics[task] = {_metric(key): float(value) for key, value in numbers.items()}
+    return metrics
 
 
 def _metric(key: str) -> str:

@@ -147,13 +147,13 @@ def _step(report: CheckpointReport) -> int:
 
 
 def _resume(store: StoreReport, *, hashing: bool) -> dict[str, Any]:
-    found = store.resumable
-    if found is None:
+    newest = store.resumable
+    if newest is None:
         return {"takes": None, "text": "a resume would find no checkpoint that verifies"}
-    if found.problems:
-        return {"takes": None, "text": f"a resume would end with an error at {found.name}"}
+    if newest.problems:
+        return {"takes": None, "text": f"a resume would end with an error at {newest.name}"}
     condition = "" if hashing else ", if its bytes verify"
-    return {"takes": found.name, "text": f"a resume would take {found.name}{condition}"}
+    return {"takes": newest.name, "text": f"a resume would take {newest.name}{condition}"}
 
 
 def _figures(path: Path, steps: Collection[int]) -> Mapping[int, dict[str, Any]]:
@@ -162,8 +162,8 @@ def _figures(path: Path, steps: Collection[int]) -> Mapping[int, dict[str, Any]]
     evaluations: dict[int, Mapping[str, object]] = {}
     for step, metrics in read_metrics(path) if path.is_file() else ():
         if "eval_loss" in metrics:
-            found = {"loss": metrics["eval_loss"], "bits_per_byte": metrics.get("eval_bits_per_byte")}
-            evaluations[step] = {"step": step, **without_non_finite(found)}
+            figures = {"loss": metrics["eval_loss"], "bits_per_byte": metrics.get("eval_bits_per_byte")}
+            evaluations[step] = {"step": step, **without_non_finite(figures)}
         elif step in steps and "loss" in metrics:
             losses[step] = without_non_finite(metrics["loss"])
     newest = {step: max((other for other in evaluations if other <= step), default=-1) for step in steps}
@@ -172,14 +172,14 @@ def _figures(path: Path, steps: Collection[int]) -> Mapping[int, dict[str, Any]]
 
 def _suites(path: Path) -> Mapping[int, Mapping[str, Mapping[str, object]]]:
     """Return the metrics of each task, by the step of the checkpoint, that evaluations.jsonl has; the last count."""
-    found: dict[int, dict[str, dict[str, object]]] = {}
+    by_step: dict[int, dict[str, dict[str, object]]] = {}
     for record in JsonLines(path).read() if path.is_file() else ():
         step, results = record.get("step"), record.get("results")
         if type(step) is int and isinstance(results, dict):
             tasks = ((task, figures) for task, figures in results.items() if isinstance(figures, dict))
             numbers = {task: {name: _figure(value) for name, value in figures.items()} for task, figures in tasks}
-            found.setdefault(step, {}).update(numbers)
-    return found
+            by_step.setdefault(step, {}).update(numbers)
+    return by_step
 
 
 def _figure(value: object) -> float | str | None:

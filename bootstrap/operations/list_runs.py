@@ -88,8 +88,8 @@ def list_runs(folder: Path, *, as_json: bool, width: int) -> str:
         raise StateError(msg)
     listed = sorted(_with_differences(runs), key=lambda run: (run.started or "", run.path))
     if as_json:
-        found = {"folder": str(folder), "runs": [run.to_json() for run in listed], "others": others}
-        return json.dumps(found, indent=1)
+        listing = {"folder": str(folder), "runs": [run.to_json() for run in listed], "others": others}
+        return json.dumps(listing, indent=1)
     return "\n".join(_lines(folder, listed, others, width))
 
 
@@ -135,9 +135,9 @@ def _folders(folder: Path, depth: int) -> Iterator[tuple[Path, bool]]:
             below = sorted(name for name in names if name != _OF_TRACKERS)
     except OSError:
         below = []
-    found = [each for name in below if depth for each in _folders(folder / name, depth - 1)]
-    if any(is_run for _, is_run in found) or depth == _DEEPEST:
-        yield from found
+    folders = [each for name in below if depth for each in _folders(folder / name, depth - 1)]
+    if any(is_run for _, is_run in folders) or depth == _DEEPEST:
+        yield from folders
     else:
         yield folder, False
 

@@ -126,8 +126,8 @@ class RemoteCoordinator:
 
     def signals(self) -> Sequence[int]:
         """Return the signals for the ranks, first one first."""
-        found: Sequence[int] = self._await(self._actor.signals.remote())
-        return found
+        signals: Sequence[int] = self._await(self._actor.signals.remote())
+        return signals
 
     def begin(self, start: str, rank: int, size: int) -> bool:
         """Note that ``rank`` of the ``size`` ranks of ``start`` begins; return False if the run is over or to stop."""
@@ -147,8 +147,8 @@ class RemoteCoordinator:
 
     def status(self) -> RunStatus:
         """Return the status of the run."""
-        found: RunStatus = self._await(self._actor.status.remote())
-        return found
+        status: RunStatus = self._await(self._actor.status.remote())
+        return status
 
     def _await(self, reference: Any) -> Any:
         return self._ray.get(reference, timeout=_CALL_SECONDS)

@@ -79,8 +79,8 @@ def overview(runs: Sequence[Facts]) -> Table:
 
 def main_figures(facts: Facts) -> list[tuple[str, str]]:
     """Return the figures of one run that a reader looks at first; those that it lacks are left out."""
-    found = [(name, _OVERVIEW[name](facts)) for name in _FIRST]
-    return [(name, value) for name, value in found if value != "-"]
+    sections = [(name, _OVERVIEW[name](facts)) for name in _FIRST]
+    return [(name, value) for name, value in sections if value != "-"]
 
 
 def differences(runs: Sequence[Facts]) -> ReportSection | None:

@@ -145,9 +145,9 @@ class Trained:
         """Pass a sentence to ``note`` if samples also obey settings that came with the model."""
         from holdfast.adapters.shared.modeling.generation_settings import sample_settings
 
-        found = sample_settings(network_of(self._parts.model)) if sampling.temperature > 0 else {}
-        if found:
-            named = ", ".join(f"{name}={value}" for name, value in found.items())
+        defaults = sample_settings(network_of(self._parts.model)) if sampling.temperature > 0 else {}
+        if defaults:
+            named = ", ".join(f"{name}={value}" for name, value in defaults.items())
             note(f"samples also obey the model's generation_config.json ({named}), but not at temperature 0")
 
     @property
@@ -223,17 +223,17 @@ def open_trained(
         own = _on_checkpoint(settings, copy.folder)
         request = Request(own, place.path, Ports(own, _parts(own)), _report_nothing, show, keep_choice, begun)
         with naming_base(dump_settings(own), path):
-            found = _BuiltModel.of(request, record)
-        opened.append((found, copy, uses_average(folder, choice)))
-        found.built.trainable.restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
+            model = _BuiltModel.of(request, record)
+        opened.append((model, copy, uses_average(folder, choice)))
+        model.built.trainable.restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
 
     store = None if place.is_alone else _store_of(place.path, settings, keep_choice, show)
     info = restore_alone(path, take_over) if store is None else restore(store, place, take_over)
-    [(found, copy, is_averaged)] = opened
+    [(model, copy, is_averaged)] = opened
     remarks: list[str] = []
     as_it_began = partial(_data_as_begun, record, settings, info.location, remarks)
-    evaluation = partial(found.evaluation, as_it_began, Holdout(1.0, settings.run.seed) if data.is_named else None)
-    return found.trained(evaluation, copy, info.location, is_averaged=is_averaged, remarks=remarks)
+    evaluation = partial(model.evaluation, as_it_began, Holdout(1.0, settings.run.seed) if data.is_named else None)
+    return model.trained(evaluation, copy, info.location, is_averaged=is_averaged, remarks=remarks)
 
 
 @final

@@ -261,8 +261,8 @@ class TrialEvents:
 
     def take(self) -> list[tuple[int, float]]:
         """Return the steps and values of the evaluations after the first step that were not returned before."""
-        found, self._new = self._new, []
-        return found
+        events, self._new = self._new, []
+        return events
 
     def end(self) -> TrialEnd:
         """Return the end of the trial after its process has ended well."""

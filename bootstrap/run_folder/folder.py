@@ -244,8 +244,8 @@ def versions_read(record: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
 
     Empty for a run that streams its data, and for a record of an earlier version of Holdfast.
     """
-    found = record.get(DATA_VERSIONS, ())
-    return [entry for entry in found if _is_version(entry)] if isinstance(found, list) else []
+    versions = record.get(DATA_VERSIONS, ())
+    return [entry for entry in versions if _is_version(entry)] if isinstance(versions, list) else []
 
 
 def _is_version(entry: object) -> bool:

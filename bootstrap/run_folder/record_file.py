@@ -365,7 +365,7 @@ def budget_in(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(record: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    found: Any = record
+    value: Any = record
     for name in names:
-        found = found.get(name, {}) if isinstance(found, dict) else {}
-    return found if isinstance(found, dict) else {}
+        value = value.get(name, {}) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}

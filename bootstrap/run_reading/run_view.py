@@ -255,11 +255,11 @@ class RunView:
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the checkpoints, the newest first: step, time, bytes, reason, state, archived, pinned and losses."""
         with self._lock:
-            found = self._checkpoints.entries(self._events.records)
-            for entry in found:
+            checkpoints = self._checkpoints.entries(self._events.records)
+            for entry in checkpoints:
                 entry["loss"] = self._value_at("loss", entry["step"], self._metrics.steps)
                 entry["eval_loss"] = self._value_at("eval_loss", entry["step"], self._metrics.evaluations)
-            return found
+            return checkpoints
 
     def settings(self) -> list[dict[str, Any]]:
         """Return each setting: ``name``, ``value``, ``origin``, and for ``auto`` the ``chosen`` value and ``reason``.
@@ -267,16 +267,16 @@ class RunView:
         The origin is ``default``, a file, ``environment NAME`` or ``command line``; None for a run of an earlier
         version.
         """
-        origins = found if isinstance(found := self._record.get("origins"), dict) else None
+        origins = written if isinstance(written := self._record.get("origins"), dict) else None
         auto = self._record.get("auto", {})
-        found = []
+        entries = []
         for name, value in flatten(self._record.get("settings", {})).items():
             origin = None if origins is None else _origin(name, origins)
             entry = {"name": name, "value": value, "origin": origin, "chosen": None, "reason": None}
             if name in auto:
                 entry |= {"chosen": auto[name].get("value"), "reason": auto[name].get("reason")}
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
     def samples(self, most: int = _MOST_SAMPLES) -> list[dict[str, Any]]:
         """Return up to ``most`` generated texts as they were recorded, the newest first."""
@@ -323,8 +323,8 @@ class RunView:
 
     def _number(self, name: str) -> float | None:
         table = self._steps if name in self._steps.names else self._metrics.evaluations
-        found = table.latest(name)
-        return None if found is None else _finite(found[1])
+        latest = table.latest(name)
+        return None if latest is None else _finite(latest[1])
 
     def _loss(self) -> float | None:
         """Return the loss of the last step; None if it is no finite number."""
@@ -334,8 +334,8 @@ class RunView:
     def _evaluation_loss(self) -> float | None:
         """Return the loss of the last evaluation; None if it is no finite number."""
         table = self._metrics.evaluations
-        found = table.latest("tokens") or table.latest("eval_loss")  # results of suites have no tokens
-        return None if found is None else self._value_at("eval_loss", found[0], table)
+        latest = table.latest("tokens") or table.latest("eval_loss")  # results of suites have no tokens
+        return None if latest is None else self._value_at("eval_loss", latest[0], table)
 
     def _recent(self, name: str) -> float | None:
         """Return the mean of a rate over the time of the newest steps."""

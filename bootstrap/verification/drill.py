@@ -168,9 +168,9 @@ def compared(
     # the checkpoint that a start took does not matter here: only the steps and the end are compared
     verdict = replace(verdict, saved=verdict.resumed_from)
     left_out = {"checkpoint", "grad_norm"} if is_long and not verdict.promises_bits else {"checkpoint"}
-    found = [one for one in verdict.differences if one.what not in left_out]
-    verdict = replace(verdict, differences=found)
-    first = next((one for one in (*found, verdict.state.first) if one is not None), None)
+    differences = [one for one in verdict.differences if one.what not in left_out]
+    verdict = replace(verdict, differences=differences)
+    first = next((one for one in (*differences, verdict.state.first) if one is not None), None)
     if verdict.holds or first is None:
         return verdict.word, verdict.holds
     return f"{verdict.word} (first {first.what} of {first.where}: {first.values[0]}, {first.values[1]})", False

@@ -176,7 +176,7 @@ class Verdict:
         if not self.differences and not self.state.num_differing:
             return "bit for bit"
         tolerance = _SINGLE if self.conditions.get("optimizer.precision", "fp32") == "fp32" else _HALF
-        is_close = all(is_rounding(found, tolerance) for found in self.differences) and self.state.is_alike
+        is_close = all(is_rounding(difference, tolerance) for difference in self.differences) and self.state.is_alike
         return "within rounding" if is_close else "different"
 
     @property
@@ -308,7 +308,7 @@ def differing_steps(
     """Yield each step with a figure that differs, and the difference."""
     for step in sorted({*undisturbed, *resumed}):
         for name in _FIGURES:
-            first, second = (found.get(step, {}).get(name) for found in (undisturbed, resumed))
+            first, second = (losses.get(step, {}).get(name) for losses in (undisturbed, resumed))
             if first != second:
                 yield step, Difference(name, f"step {step}", (first, second))
 
@@ -317,10 +317,10 @@ def differing_positions(
     undisturbed: Sequence[CheckpointInfo], resumed: Sequence[CheckpointInfo]
 ) -> Iterator[tuple[int, Difference]]:
     """Yield each step whose checkpoints have different positions in the data, and the difference."""
-    first, second = ({info.progress.step: info.progress for info in found} for found in (undisturbed, resumed))
+    first, second = ({info.progress.step: info.progress for info in infos} for infos in (undisturbed, resumed))
     for step in sorted({*first, *second}):
         if step not in first or step not in second:
-            values = ["saved" if step in found else "missing" for found in (first, second)]
+            values = ["saved" if step in infos else "missing" for infos in (first, second)]
             yield step, Difference("checkpoint", f"step {step}", values)
             continue
         cursors = first[step].cursor, second[step].cursor
@@ -358,19 +358,19 @@ class StateComparison:
 
 def compare_states(undisturbed: Path, resumed: Path) -> StateComparison:
     """Return the comparison of two checkpoints' files: tensor by tensor, and all other files byte by byte."""
-    found = StateComparison()
+    comparison = StateComparison()
     for name in sorted(_files(undisturbed) | _files(resumed)):
         first, second = undisturbed / name, resumed / name
         if not (first.is_file() and second.is_file()):
             values = ["there" if path.is_file() else "missing" for path in (first, second)]
-            found.add(Difference("file", name, values), is_alike=False)
+            comparison.add(Difference("file", name, values), is_alike=False)
         elif name.endswith(_TENSORS):
-            _compare_tensors(name, first, second, found)
+            _compare_tensors(name, first, second, comparison)
         else:
-            found.num_bytes += first.stat().st_size
+            comparison.num_bytes += first.stat().st_size
             if (difference := _differing_bytes(name, first, second)) is not None:
-                found.add(difference, is_alike=False)
-    return found
+                comparison.add(difference, is_alike=False)
+    return comparison
 
 
 def _files(folder: Path) -> set[str]:

@@ -98,11 +98,11 @@ def difference(then: DataFiles, now: DataFiles) -> str | None:
     """
     if then.reading != now.reading:
         return "the settings of its fields, filter or limits have changed"
-    found, before = {file.name: file for file in now.files}, {file.name: file for file in then.files}
+    now_by_name, before = {file.name: file for file in now.files}, {file.name: file for file in then.files}
     moved = [name for name, places in now.places.items() if list(places) != list(then.places.get(name, ()))]
     for file in then.files:
         was_moved = any(not name or file.name.startswith(f"{name}: ") for name in moved)
-        if (clause := _difference(file, found.get(file.name), was_moved=was_moved)) is not None:
+        if (clause := _difference(file, now_by_name.get(file.name), was_moved=was_moved)) is not None:
             return clause
     new = [file.name for file in now.files if file.name not in before]
     if new:

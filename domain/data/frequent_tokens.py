@@ -45,10 +45,10 @@ class FrequentTokens:
         both = counts.sum(axis=0)
         ids, cut = np.flatnonzero(both), 0
         if len(ids) > most:
-            found = both[ids]
-            cut = int(np.partition(found, -most - 1)[-most - 1])
-            is_kept = found > cut
-            is_kept[np.flatnonzero(found == cut)[: most - np.count_nonzero(is_kept)]] = True
+            numbers = both[ids]
+            cut = int(np.partition(numbers, -most - 1)[-most - 1])
+            is_kept = numbers > cut
+            is_kept[np.flatnonzero(numbers == cut)[: most - np.count_nonzero(is_kept)]] = True
             ids = ids[is_kept]
         first, second = counts.sum(axis=1).tolist()
         return cls(ids.astype(np.int64), counts[:, ids], np.zeros(len(ids), np.int64), cut, (first, second))

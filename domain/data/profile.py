@@ -308,8 +308,8 @@ class ProfileBuilder:
         ratios = sizes * FINE // np.maximum(lengths, 1)
         histograms = {name: LogHistogram.of(each) for name, each in zip(_WHOLE, (lengths, sizes, ratios), strict=True)}
         totals = ProfileTotals(len(sizes), int(sizes.sum()), sum(characters), int(lengths.sum()))
-        found = Profile(totals, {**histograms, **_shares(self._pieces)}, DistinctSketch.of(hashes))
-        self._profile = self._profile.merge(found)
+        profile = Profile(totals, {**histograms, **_shares(self._pieces)}, DistinctSketch.of(hashes))
+        self._profile = self._profile.merge(profile)
         for row, kept in enumerate(self._samples):
             if kept:
                 self._count(np.concatenate(kept), row)

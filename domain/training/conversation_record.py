@@ -162,11 +162,11 @@ def plain_text(conversation: Conversation) -> str:
 
 def completion_of(record: Mapping[str, object]) -> tuple[str, str]:
     """Return the prompt and the completion in ``record``; raises ``DataError`` if one of them is no text."""
-    found = [record.get(name) for name in ("prompt", "completion")]
-    if found[0] is None and found[1] is None and record.get("instruction") is not None:
+    sides = [record.get(name) for name in ("prompt", "completion")]
+    if sides[0] is None and sides[1] is None and record.get("instruction") is not None:
         msg = "the record holds an instruction, which only a chat template can put into words: set data.task=chat"
         raise DataError(msg)
-    for name, text in zip(("prompt", "completion"), found, strict=True):
+    for name, text in zip(("prompt", "completion"), sides, strict=True):
         if isinstance(text, list):
             msg = f"the field {name!r} holds messages, which need a chat template: set data.task=chat"
             raise DataError(msg)
@@ -174,7 +174,7 @@ def completion_of(record: Mapping[str, object]) -> tuple[str, str]:
             kind = "is missing" if text is None else f"holds {_kind_of(text)}, not text"
             msg = f"the field {name!r} {kind}: a record of data.task=completion has the texts prompt and completion"
             raise DataError(msg)
-    return str(found[0]), str(found[1])
+    return str(sides[0]), str(sides[1])
 
 
 def completion_text(prompt: str, completion: str) -> str:

@@ -113,11 +113,11 @@ def _side(record: Mapping[str, object], name: str, messages_field: str | None) -
         fault = "is missing" if value is None else "is empty"
         msg = f"the field {name!r} {fault}: a record of data.task=preference has both chosen and rejected"
         raise DataError(msg)
-    found = [value] if isinstance(value, dict) else _listed(value)
-    if not isinstance(found, str | list):
+    turns = [value] if isinstance(value, dict) else _listed(value)
+    if not isinstance(turns, str | list):
         msg = f"the field {name!r} is neither a text nor a list of messages: repair the record"
         raise DataError(msg)
-    reply: str | list[object] = found
+    reply: str | list[object] = turns
     if isinstance(reply, list) and not _begins_with_reply(reply):
         return conversation_of({**shared, "messages": reply})
     before = next((each for each in (messages_field, *MESSAGE_FIELDS) if each and record.get(each) not in _MISSING), "")
@@ -141,11 +141,13 @@ def _listed(value: object) -> object:
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
     try:
-        found = json.loads(value)
+        content = json.loads(value)
     except (ValueError, RecursionError):
         return value
-    is_messages = isinstance(found, list) and bool(found) and all(_name_of_role(each) is not None for each in found)
-    return found if is_messages else value
+    is_messages = (
+        isinstance(content, list) and bool(content) and all(_name_of_role(each) is not None for each in content)
+    )
+    return content if is_messages else value
 
 
 def _list_in(record: Mapping[str, object], field: str) -> list[object]:

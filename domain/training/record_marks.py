@@ -103,16 +103,16 @@ def as_read_before(record: Mapping[str, object], messages_fields: Collection[str
     They knew the mark ``weight`` alone, and took a message without a content for an empty one. ``messages_fields`` hold
     messages.
     """
-    found = {name: value for name, value in record.items() if name not in _LATER}
-    if not isinstance(found.get("system"), str):
-        found.pop("system", None)
+    kept = {name: value for name, value in record.items() if name not in _LATER}
+    if not isinstance(kept.get("system"), str):
+        kept.pop("system", None)
     for field in messages_fields:
-        value = _parsed(found.get(field))
+        value = _parsed(kept.get(field))
         if isinstance(value, list):
-            found[field] = [_message_before(each) for each in value]
+            kept[field] = [_message_before(each) for each in value]
         elif isinstance(value, dict):
-            found[field] = _message_before(value)
-    return found
+            kept[field] = _message_before(value)
+    return kept
 
 
 def _message_before(message: object) -> object:
@@ -120,9 +120,9 @@ def _message_before(message: object) -> object:
         return message
     is_reply = message.get("role", message.get("from")) in _REPLIES
     names = ("role", "from", "name", "tool_call_id", "weight", *((*REASONING_FIELDS, "tool_calls") if is_reply else ()))
-    found = {name: message[name] for name in names if name in message}
+    marks = {name: message[name] for name in names if name in message}
     said = message.get("content", message.get("value"))
-    return found | {"content": "" if said is None else said}
+    return marks | {"content": "" if said is None else said}
 
 
 def _parsed(value: object) -> object:

@@ -394,11 +394,11 @@ def _mark(place: int) -> str:
 
 def _marked_tool(tool: Mapping[str, object], place: int) -> Mapping[str, object]:
     inner = tool.get("function")
-    found = dict(tool)
+    entry = dict(tool)
     if isinstance(inner, dict):
-        return found | {"function": _marked_tool(inner, place)}
+        return entry | {"function": _marked_tool(inner, place)}
     marked = {name: f"{tool[name]}{_mark(place)}" for name in _TOOL_PARTS if isinstance(tool.get(name), str)}
-    return found | marked
+    return entry | marked
 
 
 def _tool_parts(tool: Mapping[str, object]) -> Iterator[tuple[str, str]]:

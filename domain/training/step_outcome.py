@@ -159,8 +159,8 @@ class StepSamples:
         if not begun or begun[0].step:
             begun.insert(0, Stretch(0, 0, 0, batch, excluded))
         ends = [*(each.step for each in begun[1:]), last]
-        found = [replace(each, last=end) for each, end in zip(begun, ends, strict=True)]
-        return cls(tuple(each for each in found if each.last > each.step))
+        slices = [replace(each, last=end) for each, end in zip(begun, ends, strict=True)]
+        return cls(tuple(each for each in slices if each.last > each.step))
 
     @property
     def last(self) -> int:

@@ -121,12 +121,12 @@ class SearchSpace:
 
         The grid begins anew at its end. Each setting's values must be countable.
         """
-        found: dict[str, Value] = {}
+        drawn: dict[str, Value] = {}
         for name, dimension in reversed([*self.dimensions.items()]):
             values = dimension.values or ()
             number, place = divmod(number, len(values))
-            found[name] = values[place]
-        return dict(sorted(found.items()))
+            drawn[name] = values[place]
+        return dict(sorted(drawn.items()))
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Return the space as JSON."""

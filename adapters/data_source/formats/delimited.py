@@ -87,14 +87,14 @@ def read_header(
     names = [name.removeprefix(BYTE_ORDER_MARK) if not at else name for at, name in enumerate(names)]
     if names and fields.missing(names, "") is None:
         return names, dialect
-    found = [(names, dialect)]
+    readings = [(names, dialect)]
     for other in list(dialect.others())[1:]:
         with suppress(csv.Error):
-            found.append((_only_row(taken, other), other))
-    fitting = [each for each in found if each[0] and fields.missing(each[0], "") is None]
+            readings.append((_only_row(taken, other), other))
+    fitting = [each for each in readings if each[0] and fields.missing(each[0], "") is None]
     if not fitting and len(names) > 1:
         return names, dialect
-    best = max(fitting or found, key=lambda each: len(each[0]))
+    best = max(fitting or readings, key=lambda each: len(each[0]))
     if problem is not None and len(best[0]) <= 1 and not fitting:
         raise _no_header(problem) from problem
     return best

@@ -91,16 +91,16 @@ class Reading:
 
     def to_json(self, kinds: Collection[str]) -> list[object]:
         """Return what of the reading matters for ``kinds``: text, table, plain text, and folder for whole texts."""
-        found: list[object] = []
+        values: list[object] = []
         if self.rules > FIRST_RULES and "table" in kinds:
-            found.append(["table", self.delimiter, self.quote])
+            values.append(["table", self.delimiter, self.quote])
         if self.rules > FIRST_RULES and "folder" in kinds:
-            found.append(["document", self.document_bytes])
+            values.append(["document", self.document_bytes])
         if self.encoding != "auto" and "text" in kinds:
-            found.append(["encoding", self.encoding])
+            values.append(["encoding", self.encoding])
         if self.separator is not None and "plain" in kinds:
-            found.append(["separator", self.separator])
-        return found
+            values.append(["separator", self.separator])
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,9 @@ class Fields:
 
     def names_among(self, columns: Iterable[str]) -> list[str]:
         """Return those ``columns`` that hold ``names``, in their order: for ``a.b`` it may be a column a of structs."""
-        found = set(columns)
-        holders = [name if name in found or not self.is_path(name) else _head(name) for name in self.names]
-        return [name for name in dict.fromkeys(holders) if name in found]
+        names = set(columns)
+        holders = [name if name in names or not self.is_path(name) else _head(name) for name in self.names]
+        return [name for name in dict.fromkeys(holders) if name in names]
 
     def is_path(self, name: str) -> bool:
         """Return whether ``name``, such as ``a.b``, may stand for the member b of an object a."""

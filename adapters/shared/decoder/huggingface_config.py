@@ -197,8 +197,8 @@ def check_exportable(shape: DecoderShape) -> None:
 
 def obstacle_to_export(shape: DecoderShape) -> str | None:
     """Return a sentence with the conflicting settings if no class of Hugging Face computes ``shape``, else None."""
-    found = [(family, family.obstacles(shape)) for family in FAMILIES]
-    nearest, obstacles = min(found, key=lambda pair: (len(pair[1]), "positions" in pair[1]))
+    by_family = [(family, family.obstacles(shape)) for family in FAMILIES]
+    nearest, obstacles = min(by_family, key=lambda pair: (len(pair[1]), "positions" in pair[1]))
     if not obstacles:
         return None
     wanted = ", ".join(f"model.{name}={str(value).lower()}" for name, value in obstacles.items())

@@ -101,11 +101,11 @@ def _packed_logits(network: nn.Module, documents: list[Tensor]) -> list[list[Ten
     rows = [[documents[place] for place in order] for order in orders]
     positions = [[torch.arange(len(each)) for each in row] for row in rows]
     logits = _logits(network, _join(rows), _join(positions))
-    found: list[list[Tensor]] = []
+    in_order: list[list[Tensor]] = []
     for order, of_row in zip(orders, logits, strict=True):
         parts = torch.split(of_row, [len(documents[place]) for place in order])
-        found.append([parts[order.index(place)] for place in range(len(documents))])
-    return found
+        in_order.append([parts[order.index(place)] for place in range(len(documents))])
+    return in_order
 
 
 def _lone_logits(network: nn.Module, documents: list[Tensor], vocabulary: int) -> tuple[list[Tensor], Tensor, Tensor]:

@@ -70,15 +70,15 @@ class LossProbe:
         own_loss: OwnLoss | None,
     ) -> None:
         """Compare ``fused`` with the plain loss for ``hidden`` (tokens, width) and ``labels`` (tokens,); collective."""
-        found = hidden.new_zeros(3, dtype=torch.float32)  # whether anything was compared, and the differences
+        worst = hidden.new_zeros(3, dtype=torch.float32)  # whether anything was compared, and the differences
         targets = torch.nonzero(labels != IGNORED)[:, 0]
         if len(targets):
             part = slice(int(targets[0]), int(targets[0]) + 2 * rows_at_once(head.out_features) + 1)
             difference = _difference(fused, hidden[part], head, labels[part], own_loss)
-            found = found.new_tensor([1.0, difference.loss, difference.gradient]).nan_to_num(nan=math.inf)
+            worst = worst.new_tensor([1.0, difference.loss, difference.gradient]).nan_to_num(nan=math.inf)
         if world_size() > 1:
-            distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
-        compared, loss, gradient = found.tolist()
+            distributed.all_reduce(worst, op=distributed.ReduceOp.MAX)
+        compared, loss, gradient = worst.tolist()
         if compared:
             self._judge(LossDifference(loss, gradient))
 
@@ -90,10 +90,10 @@ def _difference(
         leaf = hidden.detach().requires_grad_()
         inputs = [leaf, *(parameter for parameter in head.parameters() if parameter.requires_grad)]
         fused_loss = fused(leaf, labels)
-        found = torch.autograd.grad(fused_loss, inputs)
+        gradients = torch.autograd.grad(fused_loss, inputs)
         plain_loss = _plain(leaf, head, labels, own_loss)
         expected = torch.autograd.grad(plain_loss, inputs)
-    return LossDifference(_share(fused_loss.detach(), plain_loss.detach()), max(map(_share, found, expected)))
+    return LossDifference(_share(fused_loss.detach(), plain_loss.detach()), max(map(_share, gradients, expected)))
 
 
 def _plain(hidden: Tensor, head: Any, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:

@@ -111,8 +111,8 @@ def _layer_of(name: str) -> str:
 
 
 def _outlines(layout: ShardLayout, names: Sequence[str]) -> dict[str, Tensor]:
-    found = {name: layout.tensors[name] for name in names}
-    return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in found.items()}
+    tensors = {name: layout.tensors[name] for name in names}
+    return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in tensors.items()}
 
 
 _RANGE = 4 << 20  # elements

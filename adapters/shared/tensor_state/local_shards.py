@@ -100,8 +100,8 @@ def assign(target: Tensor, read: ReadRange, key: str | None = None) -> None:
         _assign_runs(local.detach(), place, read)
         return
     own = local.detach().view(-1) if local.device.type == "cpu" and local.is_contiguous() else None
-    if (found := read(place.start, local.numel(), own)) is not own:
-        local.copy_(found.view(local.shape))
+    if (values := read(place.start, local.numel(), own)) is not own:
+        local.copy_(values.view(local.shape))
 
 
 def _assign_runs(local: Tensor, place: TensorBlock, read: ReadRange) -> None:

@@ -152,31 +152,31 @@ class RejectedFiles:
 
     def take(self) -> Rejects | None:
         """Return the records that were added since the last call, None if there are none."""
-        found = []
+        new_records = []
         for file, (size, count) in self._done.items():
             now = file.stat().st_size if file.exists() else 0
             if now != size:
                 records = list(JsonLines(file).read())
-                found += records[count:]
+                new_records += records[count:]
                 self._done[file] = (now, len(records))
         places = {
             place: each
-            for each in found
+            for each in new_records
             if "unit" in each
             and type(each.get("position")) is int
             and (place := (str(each["unit"]), each["position"])) not in self._given
         }
         self._given.update(places)
-        found = list(places.values())
-        if not found:
+        new_records = list(places.values())
+        if not new_records:
             return None
-        units = [UnitName(self._names.get(str(each["unit"]), self._default), str(each["unit"])) for each in found]
+        units = [UnitName(self._names.get(str(each["unit"]), self._default), str(each["unit"])) for each in new_records]
         numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
         return Rejects(
             np.array([numbers[unit] for unit in units], np.int64),
-            np.array([each["position"] for each in found], np.int64),
-            tuple(map(reason_of, found)),
-            tuple(str(each.get("reason", "")) for each in found),
+            np.array([each["position"] for each in new_records], np.int64),
+            tuple(map(reason_of, new_records)),
+            tuple(str(each.get("reason", "")) for each in new_records),
             tuple(numbers),
         )
 

@@ -184,10 +184,10 @@ def _config_in(folder: Path) -> Mapping[str, Any]:
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_CONFIG:
             return {}
-        found = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):  # the model factory reports the problem
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def estimate_from_settings(

@@ -80,7 +80,7 @@ def refuse_scores_of_streams(data: FeedSettings) -> None:
 
 def distinct_readers(readers: Sequence[TextReader]) -> Sequence[TextReader]:
     """Return the first of all ``readers`` that read the same documents: those of several ranges of one source."""
-    found: dict[str, TextReader] = {}
+    by_name: dict[str, TextReader] = {}
     for reader in readers:  # a reader may be there several times
-        found.setdefault(json.dumps(reader.fingerprints), reader)
-    return list(found.values())
+        by_name.setdefault(json.dumps(reader.fingerprints), reader)
+    return list(by_name.values())

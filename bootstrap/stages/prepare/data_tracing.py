@@ -59,7 +59,7 @@ def trained_spans(
 
     def spans(begin: int, end: int) -> Spans:
         """Return the pieces of documents in the samples from ``begin`` to before ``end``."""
-        found = tracer.spans(begin, end)
-        return found.at(~excluded.holds(found.document)) if len(excluded) else found
+        traced = tracer.spans(begin, end)
+        return traced.at(~excluded.holds(traced.document)) if len(excluded) else traced
 
     return spans
