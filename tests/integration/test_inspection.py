@@ -185,7 +185,7 @@ def test_a_checkpoint_folder_alone(root, tmp_path, inspect, look):
         "state": "verified",
     }
     out = inspect(folder_of(root))[1]
-    assert f"model          6.8 KiB  blake3:{blake3(FILES['model']).hexdigest()[:12]}  verified\n" in out
+    assert f"model           6.8 KiB  blake3:{blake3(FILES['model']).hexdigest()[:12]}  verified\n" in out
 
 
 def test_a_changed_manifest_is_not_believed(root, look):

@@ -127,7 +127,7 @@ def test_the_tightest_control_group_counts(tmp_path):
     (old / "memory/docker/abc").mkdir(parents=True)
     (old / "memory/docker/abc/memory.limit_in_bytes").write_text(f"{GB}\n")
     (tmp_path / "membership").write_text("5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n")
-    assert "allows 0.9 GiB" in host_room(cgroup=old, membership=tmp_path / "membership").words
+    assert "allows 953.7 MiB" in host_room(cgroup=old, membership=tmp_path / "membership").words
 
 
 def test_a_group_without_a_limit_leaves_the_machine_s(tmp_path):
