@@ -79,9 +79,9 @@ class RecordTransform(ABC):
     """
 
     @property
+    @abstractmethod
     def fields(self) -> Sequence[str]:
-        """Return the names of the fields that are read beside the text; by default none."""
-        return ()
+        """Return the names of the fields that are read beside the text."""
 
     @abstractmethod
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:

@@ -56,6 +56,11 @@ class C4Transform(RecordTransform):
         self._is_document_judged = switch(_KIND, "filter_documents", filter_documents)
         self._has_no_policy = switch(_KIND, "filter_policy", filter_policy)
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         return [self._result(record) for record in records]

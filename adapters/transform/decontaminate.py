@@ -73,6 +73,11 @@ class DecontaminateTransform(RecordTransform):
         self._may_be_known = np.zeros(1 << (64 - int(self._shift)), np.bool_)
         self._may_be_known[self._known >> self._shift] = True
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         return [judged for batch in _batches(records) for judged in self._judged(batch)]

@@ -49,6 +49,11 @@ class FinewebTransform(RecordTransform):
         self._most_repeated = threshold(_KIND, "char_duplicates_ratio", char_duplicates_ratio)
         self._most_breaks = threshold(_KIND, "new_line_ratio", new_line_ratio)
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         return [self._verdict(record.text) or record for record in records]

@@ -53,6 +53,11 @@ class GopherQualityTransform(RecordTransform):
         self._stops = frozenset(marks(_KIND, "stop_words", stop_words))
         self._whole_stops = frozenset(word for word in self._stops if words_of(word) == [word])
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         return [self._verdict(record.text) or record for record in records]

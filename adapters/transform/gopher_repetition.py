@@ -57,6 +57,11 @@ class GopherRepetitionTransform(RecordTransform):
         self._most_top = thresholds_by_size(_KIND, "top_n_grams", top_n_grams)
         self._most_duplicate = thresholds_by_size(_KIND, "dup_n_grams", dup_n_grams)
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         results: list[Record | Dropped] = [self._by_parts(record.text) or record for record in records]

@@ -52,6 +52,11 @@ class LanguageTransform(RecordTransform):
             )
             raise ConfigurationError(msg)
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         return [self._judged(record) for record in records]

@@ -207,6 +207,11 @@ class PiiTransform(RecordTransform):
             kind: unicode_text(_KIND, f"{kind} of marks", given.get(kind, f"<{kind}>")) for kind in self._find
         }
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         return [self._judged(record) for record in records]

@@ -57,6 +57,11 @@ class ScoreTransform(RecordTransform):
             msg = f"transform '{_KIND}' drops everything: min, now {min}, must be at most max, now {max}"
             raise ConfigurationError(msg)
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         texts = [record.text for record in records]

@@ -126,6 +126,11 @@ class SecretsTransform(RecordTransform):
         self._mark = unicode_text(_KIND, "mark", mark)
         self._min_entropy = finite_number(_KIND, "min_entropy", min_entropy, least=0, most=8)
 
+    @property
+    @override
+    def fields(self) -> Sequence[str]:
+        return ()
+
     @override
     def apply(self, records: Sequence[Record]) -> Sequence[Record | Dropped]:
         return [self._judged(record) if may_have_secrets(record.text) else record for record in records]

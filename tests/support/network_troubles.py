@@ -8,8 +8,8 @@ import time
 from functools import partial
 
 from holdfast.bootstrap.doctor import (
+    device_checks,
     diagnosis,
-    machine_limits,
     network_checks,
 )
 from holdfast.bootstrap.doctor.diagnosis import perform_together
@@ -27,7 +27,7 @@ from tests.support.planted_troubles import (
 def clock_that_differs_from_a_server(tmp_path, monkeypatch):
     with http_server(shift=-7200.0) as url:
         server = network_checks.time_of_servers([url], lambda each: network_checks.send_request(each, 5))
-    return machine_limits.check_clock(time.time(), 0.0, 0.0, server, needs_network=True)
+    return device_checks.check_clock(time.time(), 0.0, 0.0, server, needs_network=True)
 
 
 @trouble("error", "AWS_ENDPOINT_URL")
