@@ -95,6 +95,16 @@ def test_a_value_that_is_no_number_is_a_gap(chart_page):
     assert [page.evaluate(HAS_LINE, x) for x in (0.2, 0.53, 0.9)] == [True, False, True]
 
 
+def test_sizes_have_the_units_of_all_sizes_and_round_ticks(chart_page):
+    """A size of 1.5 * 2^30 bytes is 1.5 GiB, as in tables, and the ticks of its axis are round in GiB."""
+    page = chart_page(format="bytes", zero=True, series=[series([0, 1.5 * 2**30, 4 * 2**30])])
+    texts = page.evaluate("[1023, 1.5 * 2 ** 30].map(LineChart.FORMATS.bytes)")
+    ticks = page.evaluate("window.charts[0]._uplot.axes[1]._splits")
+    assert texts == ["1023 B", "1.5 GiB"]
+    assert len(ticks) > 2
+    assert all(tick % 2**29 == 0 for tick in ticks)
+
+
 def test_a_drag_zooms_all_linked_charts_and_asks_once_each(chart_page):
     """The host is asked for finer data of the range, and a double click asks for everything again."""
     page = chart_page(count=2, series=[series([1.0] * 100)])

@@ -39,9 +39,9 @@
   const MOUSE = ["mousedown", "mouseup", "click", "dblclick", "mousemove", "mouseleave", "mouseenter"];
 
   const trimmed = (value, digits) => String(Number(value.toPrecision(digits)));
-  function scaled(value, units, digits) {
+  function scaled(value, units, digits, base = 1000) {
     let unit = 0;
-    for (; Math.abs(value) >= 1000 && unit < units.length - 1; unit += 1) value /= 1000;
+    for (; Math.abs(value) >= base && unit < units.length - 1; unit += 1) value /= base;
     return trimmed(value, digits) + units[unit];
   }
   const FORMATS = {
@@ -51,7 +51,7 @@
       return size >= 1e4 ? scaled(value, ["", "k", "M", "G", "T"], 4) : trimmed(value, 5);
     },
     integer: (value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : FORMATS.number(value)),
-    bytes: (value) => scaled(value, [" B", " kB", " MB", " GB", " TB"], 4),
+    bytes: (value) => scaled(value, [" B", " KiB", " MiB", " GiB", " TiB"], 4, 1024),
     percent: (value) => `${trimmed(value * 100, 4)} %`,
     seconds(value) {
       if (value !== 0 && Math.abs(value) < 0.1) return `${trimmed(value * 1000, 4)} ms`;
@@ -520,7 +520,12 @@
     _axes(count, log) {
       const soft = () => this._color("--soft"), line = () => this._color("--line");
       const look = { stroke: soft, font: `11px ${this._style.fontFamily}` };
-      const ticksOf = (low, high, most) => (log ? logTicks : linearTicks)(low, high, most);
+      const ticksOf = (low, high, most) => {
+        if (log) return logTicks(low, high, most);
+        const thousands = Math.floor(Math.log2(Math.max(Math.abs(low), Math.abs(high), 1)) / 10);
+        const unit = this.options.format === "bytes" ? 1024 ** thousands : 1; // ticks are round in what they show
+        return linearTicks(low / unit, high / unit, most).map((tick) => tick * unit);
+      };
       return [{
         ...look, size: BOTTOM, gap: 2, space: 70, incrs: WHOLE, values: (_, steps) => steps.map(this._x),
         label: "step", labelSize: LABEL, labelFont: look.font,
