@@ -41,7 +41,7 @@ def test_the_default_settings_have_no_error_here(tmp_path):
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory):
-    """Return ``doctor --json`` with planted troubles under a limit of 1 GiB of memory, and whether its disk is small."""
+    """Return ``doctor --json`` with planted troubles under a limit of 1 GiB, and whether its disk is small."""
     place = tmp_path_factory.mktemp("troubled")
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (GIB, GIB))  # noqa: E731
     with contextlib.ExitStack() as stack:
