@@ -19,6 +19,7 @@ from holdfast.bootstrap.operations.show_data import rows_of_data
 from holdfast.bootstrap.process.child_run import ChildFailedError, room_beside, run_in_child
 from holdfast.bootstrap.process.launch import processes_to_start
 from holdfast.bootstrap.process.printing import report_line
+from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.stages.choose.hardware import memory_limit_of
 from holdfast.bootstrap.stages.choose.memory_check import estimate_from_settings, refuse_counted, refuse_from_settings
@@ -342,7 +343,7 @@ def planned_ranks(settings: TrainSettings, environment: Mapping[str, str] = os.e
         return distributed.workers[1]
     if "WORLD_SIZE" not in environment:
         msg = f"with distributed.kind={distributed.kind} another launcher decides the number of processes: set "
-        msg += "WORLD_SIZE to it, as in WORLD_SIZE=8 python -m application plan --no-trial"
+        msg += f"WORLD_SIZE to it, as in WORLD_SIZE=8 {' '.join(called_as())} plan --no-trial"
         raise ConfigurationError(msg)
     return 1
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.command_line import ROOT, environment
+from tests.support.followed_pages import PATH_OF_READER
 from tests.support.printed_commands import printed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAGE = "docs/data-tutorial.md"
 _FILE = re.compile(r"^`(?P<name>\w+\.(?:py|yaml))`:\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -28,14 +31,14 @@ PROMISED = {
     "samples runs/march --document": ["document 7b89c9effd41aad8 was in "],
     "data compare": ["major drift: ", "share of non-ASCII bytes (major"],
     "python ask.py": ["march, epoch 1: steps 1 to "],
-    "application runs": ["march", "finished"],
+    "holdfast runs": ["march", "finished"],
 }
 """Parts of what each command prints, whatever version of Python wrote the documentation of its library."""
 
 
 def follow(command: str, folder: Path) -> str:
     """Run ``command`` as a shell does, with a home of its own; return what it prints."""
-    own = {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    own = {"HOME": str(folder), "PATH": PATH_OF_READER}
     process = subprocess.run(
         ["sh", "-c", command],
         cwd=folder,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,57 +16,54 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from tests.support.command_coverage import coverage
 from tests.support.command_line import ROOT, corpus
-from tests.support.printed_commands import printed, words_of
+from tests.support.followed_pages import PATH_OF_READER
+from tests.support.printed_commands import printed
 
 EXCEPTIONS = {
-    "python -m application prepare data.kind=files "
-    "'data.path=s3://bucket/*.parquet' data.text_field=content": "needs a bucket",
-    "python -m application train run.name=mine state_store.archive.url=s3://bucket/runs": "needs a bucket",
-    "python -m application train --accept-changed-data": "needs changed data: test_data_identity.py has them",
-    "python -m application data profile ~/.cache/holdfast/tokens/ID --html profile.html": "ID stands for another name",
-    "python -m application data rejects ~/.cache/holdfast/encrypted-tokens/ID "
-    "--key-from file:run.key": "ID stands for another name",
-    "python -m application data compare ~/.cache/holdfast/tokens/LAST_MONTH ~/.cache/holdfast/tokens/ID "
+    "holdfast prepare data.kind=files 'data.path=s3://bucket/*.parquet' data.text_field=content": "needs a bucket",
+    "holdfast train run.name=mine state_store.archive.url=s3://bucket/runs": "needs a bucket",
+    "holdfast train --accept-changed-data": "needs changed data: test_data_identity.py has them",
+    "holdfast data profile ~/.cache/holdfast/tokens/ID --html profile.html": "ID stands for another name",
+    "holdfast data rejects ~/.cache/holdfast/encrypted-tokens/ID --key-from file:run.key": "ID stands for another name",
+    "holdfast data compare ~/.cache/holdfast/tokens/LAST_MONTH ~/.cache/holdfast/tokens/ID "
     "--fail-on drift": "LAST_MONTH and ID stand for other names",
-    "python -m application chat runs/default": "serves until Ctrl-C: test_chat_command.py",
-    "python -m application chat runs/first runs/second": "serves until Ctrl-C: test_chat_command.py",
-    "python -m application chat runs/default --step 100,150": "serves until Ctrl-C: test_chat_command.py",
-    "python -m application chat runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
-    "python -m application chat runs/chat-lora": "serves until Ctrl-C: test_chat_command.py",
-    "python -m application watch runs/default": "serves until Ctrl-C: test_watch_page.py",
-    "python -m application watch runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
-    "python -m application data show --rows 5": "part of a command",
-    "python -m application export runs/tuned ./model-bf16 --merged --format huggingface:bf16": "needs a run with "
+    "holdfast chat runs/default": "serves until Ctrl-C: test_chat_command.py",
+    "holdfast chat runs/first runs/second": "serves until Ctrl-C: test_chat_command.py",
+    "holdfast chat runs/default --step 100,150": "serves until Ctrl-C: test_chat_command.py",
+    "holdfast chat runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
+    "holdfast chat runs/chat-lora": "serves until Ctrl-C: test_chat_command.py",
+    "holdfast watch runs/default": "serves until Ctrl-C: test_watch_page.py",
+    "holdfast watch runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
+    "holdfast data show --rows 5": "part of a command",
+    "holdfast export runs/tuned ./model-bf16 --merged --format huggingface:bf16": "needs a run with "
     "adapters: test_export.py",
-    "python -m application export runs/tuned ./model-int8 --merged --format torchao:int8": "needs a run with adapters: "
+    "holdfast export runs/tuned ./model-int8 --merged --format torchao:int8": "needs a run with adapters: "
     "test_export_formats.py",
-    "python -m application data show --rows 5 --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and "
+    "holdfast data show --rows 5 --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and "
     "a model: test_fine_tuning.py",
-    "python -m application train --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and a model: "
+    "holdfast train --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and a model: "
     "test_fine_tuning.py",
-    "python -m application data show --rows 5 --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and "
+    "holdfast data show --rows 5 --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and "
     "a model: test_preference_run.py",
-    "python -m application train --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and a model: "
+    "holdfast train --config dpo_lora.yaml data.path=pairs.jsonl": "needs preferences and a model: "
     "test_preference_run.py",
-    "python -m application chat runs/dpo-lora": "serves until Ctrl-C: test_chat_command.py",
+    "holdfast chat runs/dpo-lora": "serves until Ctrl-C: test_chat_command.py",
     "python -m holdfast train --on ray run.dir=/shared/runs/mine data.kind=files 'data.path=[/shared/texts]' "
     "optimizer.batch_size=256 'distributed.workers=[32, 32]' distributed.gpus_per_worker=1": "needs a cluster of 32 "
     "workers: test_train_on_ray.py",
     "HEAD=localhost; export HEAD": "its test is skipped, as it was not seen to pass: test_two_nodes.py",
-    "python -m application explain checked": "its test is skipped, as it was not seen to pass: test_two_nodes.py",
-    "python -m application plan --config mine.yaml --price-per-hour 2.5": "needs an 8B model: "
-    "test_plan_command.py plans small ones",
-    "python -m application verify-resume --config mine.yaml": "needs an 8B model: test_verify_resume_command.py",
-    "python -m application train --config mine.yaml --supervise": "needs an 8B model: "
+    "holdfast explain checked": "its test is skipped, as it was not seen to pass: test_two_nodes.py",
+    "holdfast plan --config mine.yaml --price-per-hour 2.5": "needs an 8B model: test_plan_command.py plans small ones",
+    "holdfast verify-resume --config mine.yaml": "needs an 8B model: test_verify_resume_command.py",
+    "holdfast train --config mine.yaml --supervise": "needs an 8B model: "
     "test_continued_adapters.py trains a small one by this configuration",
-    "python -m application evaluate runs/continue-8b-lora": "needs an 8B model",
-    "python -m application export runs/continue-8b-lora ./continued --merged": "needs an 8B model: "
-    "test_continued_adapters.py",
-    "python -m application doctor run.dir=/shared/runs/mine data.path=/shared/texts optimizer.batch_size=256": "needs "
+    "holdfast evaluate runs/continue-8b-lora": "needs an 8B model",
+    "holdfast export runs/continue-8b-lora ./continued --merged": "needs an 8B model: test_continued_adapters.py",
+    "holdfast doctor run.dir=/shared/runs/mine data.path=/shared/texts optimizer.batch_size=256": "needs "
     "a shared folder: test_doctor_command.py",
-    "python -m application launch torchrun --nodes 2 run.dir=/shared/runs/mine data.path=/shared/texts "
+    "holdfast launch torchrun --nodes 2 run.dir=/shared/runs/mine data.path=/shared/texts "
     "optimizer.batch_size=256": "its file is compared by test_documented_job_files.py",
-    "python -m application launch slurm --nodes 2 run.dir=/shared/runs/mine data.path=/shared/texts "
+    "holdfast launch slurm --nodes 2 run.dir=/shared/runs/mine data.path=/shared/texts "
     "optimizer.batch_size=256 recovery.grace_seconds=120": "its file is compared by test_documented_job_files.py",
 }
 """What is not run as printed, and why."""
@@ -112,10 +108,9 @@ SMALL = {
 }
 """Settings of the environment, so weaker than those that a command names: a run of 150 steps takes seconds by them."""
 PREPARATION = {
-    "python -m application erase ~/.cache/holdfast/encrypted-tokens": "python -m application prepare "
-    "data.cache.encryption.key_from=file:run.key",
-    "python -m application prepare --finish": "python -m application prepare",
-    "python -m application inspect default": "python -m application train run.name=default run.budget.steps=3",
+    "holdfast erase ~/.cache/holdfast/encrypted-tokens": "holdfast prepare data.cache.encryption.key_from=file:run.key",
+    "holdfast prepare --finish": "holdfast prepare",
+    "holdfast inspect default": "holdfast train run.name=default run.budget.steps=3",
 }
 """What has to be there before a command that a page prints for another time."""
 END = "<|endoftext|>"
@@ -124,7 +119,7 @@ END = "<|endoftext|>"
 def line_of(each):
     """Return what is run of a command: without the comment after it or what installs Holdfast, with its whole name."""
     line = each.text.partition("  #")[0].removeprefix("pip install -e . && ").rstrip()
-    return f"python -m application {line}" if each.is_short else line
+    return f"holdfast {line}" if each.is_short else line.replace("python -m application", "holdfast")
 
 
 def followed():
@@ -132,7 +127,7 @@ def followed():
     seen, pages = set(EXCEPTIONS), {}
     for each in printed():
         line = line_of(each)
-        is_ours = "python -m application " in line and not line.startswith("srun ") and bool(words_of(line))
+        is_ours = re.match(r"(\w+=(\$\(.*?\)|\S+) )*holdfast ", line) is not None
         is_followed = each.is_complete and each.page not in OF_THEIR_OWN and line not in seen
         if (is_ours or line.startswith("openssl")) and is_followed:
             seen.add(line)
@@ -153,8 +148,7 @@ def variables(line, home):
     names_itself = any(part in line for part in ("data.kind=", "model.", "run.name="))
     settings = SHORT | ({} if "model.path=" in line else SMALL) | ({} if names_itself else {"RUN__NAME": "default"})
     kept = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    own = {"HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": path, "HF_HUB_OFFLINE": "1"}
+    own = {"HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": PATH_OF_READER, "HF_HUB_OFFLINE": "1"}
     return kept | own | {f"HOLDFAST_{name}": value for name, value in settings.items()}
 
 
@@ -213,7 +207,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(("page", "lines"), FOLLOWED.items(), ids=FOLLOWED)
 def test_each_command_of_a_page_works_as_printed(page, lines, folder):
     """Followed from its first line to its last, after the first run of the README, each line of a page ends well."""
-    first = "python -m application train"
+    first = "holdfast train"
     if page != "docs/encryption.md" and lines[0] != first and any("runs/default" in line for line in lines):
         follow(first, folder)
     for line in lines:

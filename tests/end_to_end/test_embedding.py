@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -58,6 +59,20 @@ def home(tmp_path):
     """Return a folder with a corpus."""
     corpus(tmp_path)
     return tmp_path
+
+
+@pytest.mark.slow
+def test_the_lines_of_the_readme_train(tmp_path):
+    """The program that README.md prints trains on the texts beside it, to the step that it prints."""
+    (tmp_path / "texts").mkdir()
+    corpus(tmp_path / "texts")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    home = environment() | {"HOME": str(tmp_path)}
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=home, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.endswith("\ntrained to step 20\n")
 
 
 def table(path, rows=None):

@@ -37,13 +37,13 @@ def test_a_kill_and_a_damaged_checkpoint_cost_steps_only(tmp_path):
     """Killed by the number that ``explain`` shows, the run ends with the same weights; damage is found and avoided."""
     assert write_files(PAGE, tmp_path) == ["small.yaml", "damage.py"]
     commands = [command for command in commands_of(PAGE) if command not in DRILLS]
-    train = "python -m application train --config small.yaml run.name="
+    train = "holdfast train --config small.yaml run.name="
     assert commands[:5] == [
         f"{train}undisturbed",
         f"{train}killed",
-        "python -m application explain runs/killed",
+        "holdfast explain runs/killed",
         "kill -9 12252",
-        "python -m application explain runs/killed",
+        "holdfast explain runs/killed",
     ]
     follow(commands[0], tmp_path)
     kill_as_told(commands[1], commands[2], tmp_path)

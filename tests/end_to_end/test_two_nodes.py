@@ -58,7 +58,7 @@ def test_two_processes_train_the_check_of_the_page(tmp_path):
 @pytest.mark.timeout(400)
 def test_one_machine_plays_both(tmp_path):
     """Given twice on one machine, the printed command trains one run, whose end `explain` tells."""
-    script = printed_by(LAUNCH.removeprefix("python -m application "))
+    script = printed_by(LAUNCH.removeprefix("holdfast "))
     port, folder = free_port(), tmp_path / "checked"
     both = [start(script, tmp_path, port) for _ in range(2)]
     try:
@@ -73,5 +73,5 @@ def test_one_machine_plays_both(tmp_path):
 
 def test_the_other_commands_are_job_files_and_a_check():
     """The rest of the page prints job files, which test_documented_job_files.py compares, and runs doctor."""
-    words = [shlex.split(command)[3] for command in OTHERS]
+    words = [shlex.split(command)[1] for command in OTHERS]
     assert words == ["launch", "doctor", "launch"]

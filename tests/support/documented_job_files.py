@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 PAGES = ("docs/distributed.md", "docs/preparing.md", "docs/two-nodes.md")
 _SHOWN = re.compile(
-    r"^```\npython -m application (?P<command>launch (?:.*\\\n)*.*)\n```\n\n"
+    r"^```\nholdfast (?P<command>launch (?:.*\\\n)*.*)\n```\n\n"
     r"```(?:bash|yaml)\n(?P<file>(?:(?!```).*\n)*)```$",
     re.MULTILINE,
 )
 
 
 class Shown(NamedTuple):
-    """A command of a page, without ``python -m application``, and the file that the page shows for it."""
+    """A command of a page, without ``holdfast``, and the file that the page shows for it."""
 
     page: str
     command: str

@@ -12,6 +12,8 @@ from tests.support.command_line import ROOT, environment
 
 _FILE = re.compile(r"^`(?P<name>[\w./-]+)`:\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+PATH_OF_READER = f"{ROOT / 'tests/support/programs'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+"""Where a shell finds ``holdfast``, also if this tree is not installed, and the programs of this installation."""
 
 
 def text_of(page: str) -> str:
@@ -43,7 +45,7 @@ def commands_of(page: str) -> list[str]:
 def of_reader(folder: Path) -> dict[str, str]:
     """Return the environment of a reader whose home is ``folder``, with the programs of this installation."""
     kept = {name: value for name, value in environment().items() if name != "XDG_CACHE_HOME"}
-    return kept | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return kept | {"HOME": str(folder), "PATH": PATH_OF_READER}
 
 
 def follow(command: str, folder: Path, *, code: int = 0, **variables: str) -> str:

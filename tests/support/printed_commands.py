@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 _PROGRAM = re.compile(
-    r"(\w+=\S+ )*(python|pip|openssl|torchrun|srun|accelerate|make|pytest|pre-commit|cp|export)\b.* .*"
-    r"|HOLDFAST_\w+__\w+=.*|(\w+=.*)?python -m (application|holdfast) .*"
+    r"(\w+=\S+ )*(holdfast(?= )|python|pip|openssl|torchrun|srun|accelerate|make|pytest|pre-commit|cp|export)\b.* .*"
+    r"|HOLDFAST_\w+__\w+=.*|(\w+=.*)?(holdfast|python -m (application|holdfast)) .*"
 )
+CALL = re.compile(r"(?:^|(?<=[ (]))(?:\S*python -m (?:application|holdfast)|-m holdfast|holdfast)(?= |$)")
+"""The words of a command that call this program."""
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STANDS_FOR_ANOTHER = re.compile(r"(?<![\w$/])([A-Z]{2,}|N)(?![\w=])|/NAME\b|\.\.\.")
 _SPAN = re.compile(r"`([^`]+)`")
@@ -64,10 +66,9 @@ def printed() -> Iterator[Printed]:
 
 def words_of(text: str) -> list[str]:
     """Return the arguments of this program in ``text``, with something in place of what N stands for."""
-    found = shlex.split(text, comments=True)
-    pairs = ["-m", "application"], ["-m", "holdfast"]
-    begin = next((number for number in range(len(found)) if found[number : number + 2] in pairs), -2)
-    own = itertools.takewhile(lambda word: word not in {"&&", ">"}, found[begin + 2 :])
+    program = CALL.search(text)
+    words = shlex.split(text[program.end() :] if program else text, comments=True)
+    own = itertools.takewhile(lambda word: word not in {"&&", ">"}, words)
     known = (word for word in own if word != "..." and not word.startswith("["))
     return ["1" if word in {"N", "STEP"} else word for word in known]
 
