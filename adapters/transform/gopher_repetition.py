@@ -36,7 +36,7 @@ class GopherRepetitionTransform(RecordTransform):
 
     ``top_n_grams`` and ``dup_n_grams`` map n, a number of words, to the share of the characters of the document that
     the most frequent run of n words, or the runs of n words that repeat an earlier run, may have at most. Each other
-    option is the threshold of a rule. None switches a rule off; the rules are listed in docs/rules.md. Raises
+    option is the threshold of a rule. None switches a rule off; the rules are listed in docs/transforms.md. Raises
     ``ConfigurationError`` for another value.
     """
 

@@ -53,7 +53,7 @@ DESCRIPTION = (
     "Programs train Llamas from scratch, with the same initial weights, in bf16, on one GPU. Rows have 2048 tokens, "
     "and one document fills a row. A step has 64 rows, 32 with 3B, in micro-batches that fit the memory of the GPU, "
     "the same for all programs. The programs run one after another, each in its own process. `holdfast` is Holdfast "
-    "as `python -m application train` runs a long run with `run.deterministic=false` and no evaluation, so it "
+    "as `holdfast train` runs a long run with `run.deterministic=false` and no evaluation, so it "
     "compiles the layers. `bare` is a hand-written PyTorch loop with the same options (attention, autocast, fused "
     "AdamW, the chunked loss, compiled layers). `trainer` is Hugging Face Trainer with bf16, torch.compile, the "
     "kernels of liger-kernel, a loading process, Holdfast's values for AdamW, no saving, and rows in order. `fp8` is "

@@ -50,7 +50,7 @@ DESCRIPTION = (
     f"Three programs train a Llama of width {_WHOLE.width} with {_WHOLE.layers} layers and {_WHOLE.vocabulary} ids "
     f"from scratch, with the same initial weights, on batches of {_WHOLE.rows} rows of {_WHOLE.length} tokens, on a "
     "CPU, in the precision that Holdfast chooses there. Each program runs in its own process, which is stopped "
-    "during the steps of the others. The first program is Holdfast as `python -m application train` runs it, with "
+    "during the steps of the others. The first program is Holdfast as `holdfast train` runs it, with "
     "its default handlers and monitors, but no evaluation. The second program is a hand-written PyTorch loop with "
     "the same options (autocast, fused AdamW, the chunked loss, the settings of the process for its libraries). The "
     "third program is Hugging Face Trainer with its defaults, except for bf16, Holdfast's values for AdamW, no "

@@ -28,7 +28,7 @@ STEP_METRICS = (
         "nats per token",
         "mean over the targets of the batch; NaN if a loss mask leaves the batch without any. The console shows it "
         "smoothed over about ten steps while the run trains, and that of the last step in the last lines",
-        "loss-mask.md",
+        "fine-tuning.md#loss-masks",
     ),
     CatalogedMetric("lr", "", "learning rate of the step"),
     CatalogedMetric("grad_norm", "", "norm of the gradient before clipping"),
@@ -36,19 +36,19 @@ STEP_METRICS = (
         "balancing_loss",
         "",
         "the mean balancing loss of a mixture of experts, without its coefficient; only if the model has experts",
-        "mixture-of-experts.md",
+        "models.md#mixture-of-experts",
     ),
     CatalogedMetric(
         "reward_margin",
         "nats",
         "mean of beta x margin over the pairs of the batch; only with `data.task=preference`",
-        "preferences.md#figures",
+        "fine-tuning.md#figures",
     ),
     CatalogedMetric(
         "reward_accuracy",
         "share",
         "share of the pairs with a margin above 0, ties as half; only with `data.task=preference`",
-        "preferences.md#figures",
+        "fine-tuning.md#figures",
     ),
     CatalogedMetric(
         "expert_load_max", "", "tokens of the busiest expert of any layer, divided by the mean of its layer"
@@ -151,7 +151,7 @@ EVALUATION_METRICS = (
             f"eval_reward_{name}",
             unit,
             f"{meaning}; in place of bits per byte with `data.task=preference`",
-            "preferences.md#figures",
+            "fine-tuning.md#figures",
             is_higher_better=name in ("margin", "accuracy"),
         )
         for name, unit, meaning in (

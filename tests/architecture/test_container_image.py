@@ -13,7 +13,7 @@ from tests.support.container_file import arguments, copied, instructions, is_sen
 from tests.support.installations import BUILT_FROM, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PAGE = (ROOT / "docs/container.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
 DOCKER_BUILD = re.findall(r"^docker build (.*)$", PAGE, re.MULTILINE)
 DOCKER_RUN = re.findall(r"^docker run (.*)$", PAGE.replace("\\\n", ""), re.MULTILINE)
 
@@ -73,7 +73,7 @@ def test_caches_lie_in_the_folder_that_is_mounted():
 
 
 def test_the_page_names_each_argument():
-    """docs/container.md has a row with the default of each build argument, and its builds pass only those."""
+    """docs/installation.md has a row with the default of each build argument, and its builds pass only those."""
     rows = dict(re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
     assert rows.keys() == arguments().keys()
     assert all(rows[name] == f"`{arguments()[name]}`" for name in ("DEVICE", "EXTRAS", "PYTHON"))

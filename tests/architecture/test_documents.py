@@ -69,6 +69,20 @@ def test_links_lead_somewhere():
     refuse(dead, remedy="leads nowhere: correct the link")
 
 
+def test_lines_are_wrapped():
+    """Hand-written lines of a page have at most 120 columns, but for tables, code, links, headings and pictures."""
+    free = re.compile(r"\||#|!\[|\[[^\]]+\]: |<!--| {4}")
+    made = re.compile(r"^(```.*?^```|<!-- generated.*?^<!-- end -->)$", re.MULTILINE | re.DOTALL)
+    pages = {"README.md", "CONTRIBUTING.md", *(path for path in _documents() if path.startswith("docs/"))}
+    long = [
+        f"{path}: {line[:60]}"
+        for path in sorted(pages - {"docs/benchmarks.md"})  # which the benchmarks write
+        for line in made.sub("", _read(path)).splitlines()
+        if len(line) > 120 and not free.match(line)
+    ]
+    refuse(long, remedy="has more than 120 columns: wrap the paragraph")
+
+
 def test_named_files_exist():
     """Every path of the repository that the hand-written documents name is there."""
     named = [

@@ -113,7 +113,7 @@ def scraped(address, run, *, beyond):
 
 def test_a_container_is_scraped_killed_continued_and_stopped(volume):
     """Prometheus reads the figures of a run from outside while it trains; its log is JSON, and no step is lost."""
-    page = (ROOT / "docs/container.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
     (monitors,) = set(re.findall(r"'(monitors=\[.*?\])'", page))
     monitors = monitors.replace("0.0.0.0}", "0.0.0.0, port: 0}")
     settings, of_image = settings_of(volume, "run.budget.steps=1000000", "evaluation.every=0", monitors)
