@@ -47,8 +47,8 @@ dist: ## the source distribution and the wheel, in dist/
 sbom: ## the packages of this environment as build/sbom.json, in the format CycloneDX; ARGS='--extra s3' adds an extra
 	$(PYTHON) scripts/list_dependencies.py sbom --output build/sbom.json $(ARGS)
 
-licenses: ## docs/licenses.md from the installed packages
-	$(PYTHON) scripts/list_dependencies.py licenses --output docs/licenses.md
+licenses: ## the licenses in docs/dependencies.md, of the installed packages
+	$(PYTHON) scripts/list_dependencies.py licenses --output docs/dependencies.md
 
 lowest: ## the default suite with the lowest versions that pyproject.toml allows; ARGS=--quick runs a part of it
 	$(PYTHON) scripts/check_lowest_versions.py check $(ARGS)

@@ -89,7 +89,8 @@ def with_table(page: str, lowest: Mapping[str, str], tests: str) -> str:
     """Return ``page`` with a table of the versions ``lowest`` and of the installed ones, in place of its table."""
     newest = {canonicalize_name(each.name): each.version for each in distributions()}
     date, system = datetime.now(UTC).date(), f"{platform.system()} ({platform.machine()})"
-    before = page.partition(HEADING)[0].rstrip("\n")
+    before, _, section = page.partition(HEADING)
+    _, begin, after = section.partition("\n## ")
     rows = [f"| `{name}` | {_or_not(lowest.get(name))} | {_or_not(newest.get(name))} |" for name in direct_names()]
     words = (
         f"The tests{f' of {tests}' if tests else ''} were run on {date} on {system} with Python "
@@ -98,7 +99,7 @@ def with_table(page: str, lowest: Mapping[str, str], tests: str) -> str:
         "with the lowest versions, and `python scripts/check_lowest_versions.py record` writes this section."
     )
     table = ["| package | lowest | newest |", "|---|---|---|", *rows]
-    return "\n".join([before, "", HEADING, *_wrapped(words), "", *table]) + "\n"
+    return "\n".join([before.rstrip("\n"), "", HEADING, *_wrapped(words), "", *table]) + "\n" + begin + after
 
 
 def _or_not(version: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Lists the packages that a run needs, with their licenses: as an SBOM in the format CycloneDX, or as docs/licenses.md.
+"""Lists the packages that a run needs, with their licenses: as an SBOM (CycloneDX), or in docs/dependencies.md.
 
 Both describe the packages that are installed in the running environment. Nothing is downloaded.
 """
@@ -49,12 +49,13 @@ _SPDX = {
 }
 """The SPDX identifier of names that packages use; ``BSD License`` stands for several, so it is not here."""
 _COPYLEFT = re.compile(r"\b(?:A?GPL|LGPL|MPL|EPL|CDDL)", re.IGNORECASE)
+_HEADING = "## Licenses\n"
 _INTRODUCTION = """\
-# Licenses
+## Licenses
 
 Holdfast has the license Apache-2.0. The packages that it needs have licenses of their own, listed here as their
 metadata state them, in the versions that were installed on {date} on {system} with Python {python}.
-`make licenses` writes this page. `make sbom` writes the packages of your environment to `build/sbom.json`, in the
+`make licenses` writes this section. `make sbom` writes the packages of your environment to `build/sbom.json`, in the
 format CycloneDX 1.6, with their versions, their licenses and the packages that each of them needs.
 `make sbom ARGS='--extra s3'` includes an extra.
 
@@ -77,21 +78,27 @@ class Packages:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write what the arguments ask for; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kind", choices=["sbom", "licenses"], help="an SBOM as JSON, or the page of licenses")
+    parser.add_argument("kind", choices=["sbom", "licenses"], help="an SBOM as JSON, or the section of licenses")
     parser.add_argument("--extra", action="append", default=[], help="an extra whose packages the SBOM includes")
-    parser.add_argument("--output", type=Path, help="the file to write; default: standard output")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="the file of the SBOM, or the page that ends with the section; default: standard output",
+    )
     options = parser.parse_args(arguments)
     project = read_project()
     if strange := set(options.extra) - project["optional-dependencies"].keys():
         parser.error(f"{', '.join(sorted(strange))}: pyproject.toml has no such extra")
     try:
-        text = licenses_page(project) if options.kind == "licenses" else sbom_text(project, options.extra)
+        text = licenses_section(project) if options.kind == "licenses" else sbom_text(project, options.extra)
     except LookupError as error:
         print(f"error: {error.args[0]}", file=sys.stderr)  # noqa: T201
         return 2
     if options.output is None:
         sys.stdout.write(text)
     else:
+        if options.kind == "licenses":
+            text = options.output.read_text(encoding="utf-8").partition(_HEADING)[0] + text
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text, encoding="utf-8")
     return 0
@@ -184,8 +191,8 @@ def sbom_text(project: Mapping[str, Any], extras: Sequence[str]) -> str:
     return json.dumps(bom, indent=2) + "\n"
 
 
-def licenses_page(project: Mapping[str, Any]) -> str:
-    """Return the page of the licenses of all packages that a run may need."""
+def licenses_section(project: Mapping[str, Any]) -> str:
+    """Return the section of the licenses of all packages that a run may need."""
     direct = needed_by(project)
     optional = [
         line for extra, each in project["optional-dependencies"].items() if extra not in OF_DEVELOPMENT for line in each
@@ -195,13 +202,15 @@ def licenses_page(project: Mapping[str, Any]) -> str:
     indirect = sorted(packages.keys() - {canonicalize_name(name) for name in direct})
     date, python = datetime.now(UTC).date(), platform.python_version()
     parts = [_INTRODUCTION.format(date=date, system=f"{platform.system()} ({platform.machine()})", python=python)]
-    parts += _table("Required", [(name, "") for name, extras in direct.items() if not extras], packages, "")
-    parts += _table("Optional", [(name, ", ".join(each)) for name, each in direct.items() if each], packages, "extra")
+    parts += _table("Required packages", [(name, "") for name, extras in direct.items() if not extras], packages, "")
+    parts += _table(
+        "Optional packages", [(name, ", ".join(each)) for name, each in direct.items() if each], packages, "extra"
+    )
     notes = [(name, "" if name in required else "only with an extra") for name in indirect]
-    parts += _table("Needed by those", notes, packages, "note")
+    parts += _table("Packages needed by those", notes, packages, "note")
     weak = [name for name in sorted(packages) if _COPYLEFT.search(license_of(packages[name])[0])]
     parts += [
-        "## Copyleft",
+        "### Copyleft",
         "",
         "These packages are under a license with copyleft, alone or with other licenses:",
     ]
@@ -210,7 +219,7 @@ def licenses_page(project: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]], packages: Mapping[str, Distribution], last: str) -> list[str]:
-    lines = [f"## {title}", "", "| package | version | license |" + f" {last} |" * bool(last)]
+    lines = [f"### {title}", "", "| package | version | license |" + f" {last} |" * bool(last)]
     lines.append("|---|---|---|" + "---|" * bool(last))
     for name, note in rows:
         found = packages.get(canonicalize_name(name))

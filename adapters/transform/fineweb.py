@@ -25,7 +25,7 @@ class FinewebTransform(RecordTransform):
 
     ``stop_chars`` are the marks that end a line well, by default the terminal marks of all scripts;
     ``short_line_length`` is in characters. Each other option is the threshold of a rule, and None switches the rule
-    off; the rules are listed in docs/transforms.md. A document of white space is dropped too. Raises ``ConfigurationError``
+    off; docs/transforms.md lists the rules. A document of white space is dropped too. Raises ``ConfigurationError``
     for another value.
     """
 

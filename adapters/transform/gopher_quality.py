@@ -28,7 +28,8 @@ class GopherQualityTransform(RecordTransform):
     """Drops documents by Gopher's quality rules (arXiv 2112.11446, table A1), as datatrove's filter does.
 
     Each option is the threshold of a rule, or a list of the least and the most; None switches a rule off. The rules are
-    listed in docs/transforms.md. A document without words is dropped too. Raises ``ConfigurationError`` for another value.
+    listed in docs/transforms.md. A document without words is dropped too. Raises ``ConfigurationError`` for another
+    value.
     """
 
     def __init__(

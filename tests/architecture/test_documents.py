@@ -20,6 +20,7 @@ _PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
 _TELL_FIGURES = ("application/handlers/record_metrics.py", "application/handlers/watchdog.py")
 _OF_A_RUN = (
     "averages/",
+    "build/",
     "checkpoints/",
     "optimizer/",
     "quarantine/",
@@ -234,14 +235,14 @@ def test_every_dependency_has_its_reason():
 
 
 def test_the_license_of_every_package_is_listed():
-    """docs/licenses.md lists each package that a run may need, with the extras that need it, and no other."""
+    """docs/dependencies.md lists each package that a run may need, with the extras that need it, and no other."""
     project = tomllib.loads(_read("pyproject.toml"))["project"]
     wanted = {re.match(r"[\w.-]+", entry)[0]: set() for entry in project["dependencies"]}
     for extra in project["optional-dependencies"].keys() - {"bench", "dev", "docs", "test"}:
         for entry in project["optional-dependencies"][extra]:
             wanted.setdefault(re.match(r"[\w.-]+", entry)[0], set()).add(extra)
-    required = _licenses("Required", r"()")
-    optional = _licenses("Optional", r" ([\w, -]+) \|")
+    required = _licenses("Required packages", r"()")
+    optional = _licenses("Optional packages", r" ([\w, -]+) \|")
     assert required | optional == {name: ", ".join(sorted(extras)) for name, extras in wanted.items()}
     assert not required.keys() & optional.keys()
 
@@ -263,8 +264,8 @@ def test_the_code_of_others_has_its_version():
 
 
 def _licenses(section, last):
-    """Return the last column of a table of docs/licenses.md by the packages of the first; each has a license."""
-    table = _read("docs/licenses.md").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    """Return the last column of a table of docs/dependencies.md by the packages of the first; each has a license."""
+    table = _read("docs/dependencies.md").partition(f"### {section}\n")[2].partition("\n### ")[0]
     rows = re.findall(rf"^\| `([\w.-]+)` \| [^|]+ \| [^|]+ \|{last}$", table, re.MULTILINE)
     assert len(rows) == table.count("\n| `")
     return {name: ", ".join(sorted(note.split(", "))) for name, note in rows}

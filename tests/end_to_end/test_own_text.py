@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.followed_pages import commands_of, follow, write_files
 
-PAGE = "docs/own-text.md"
+PAGE = "docs/getting-started.md#Own text to a model"
 PROMISED = {
     "make_texts.py": ["texts in texts", "texts in notes.csv", "texts in articles.jsonl"],
     " doctor ": ["data.sources.notes.path"],

@@ -88,6 +88,18 @@ def test_an_extra_adds_its_packages(bom):
     assert "nothing: pyproject.toml has no such extra" in refused.stderr
 
 
+def test_the_licenses_replace_the_last_section_of_a_page(tmp_path, monkeypatch):
+    """What stands before the section stays, and the section lists each package with its license."""
+    script, page = load_script(), tmp_path / "page.md"
+    monkeypatch.setattr(script, "read_project", lambda: {"dependencies": ["numpy"], "optional-dependencies": {}})
+    page.write_text("# Dependencies\n\nBefore.\n\n## Licenses\n\n| `former` | 1 | MIT |\n")
+    assert script.main(["licenses", "--output", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("# Dependencies\n\nBefore.\n\n## Licenses\n\nHoldfast has the license")
+    assert "| `numpy` | " in text
+    assert "former" not in text
+
+
 def test_a_package_that_is_not_installed_is_named():
     """A package that is required but not installed ends the program with its name and the remedy."""
     with pytest.raises(LookupError, match=r"no-such-package, which pyproject\.toml requires, .*: run pip install"):

@@ -41,23 +41,31 @@ def run_script(root, *arguments, **options):
 
 def table_of(root):
     """Return the lowest and the newest version of each package in the table of ``root``."""
-    section = (root / "docs/dependencies.md").read_text(encoding="utf-8").partition("## Tested versions\n")[2]
+    section = (
+        (root / "docs/dependencies.md")
+        .read_text(encoding="utf-8")
+        .partition("## Tested versions\n")[2]
+        .partition("\n## ")[0]
+    )
     return {row["name"]: (row["lowest"], row["newest"]) for row in ROW.finditer(section)}
 
 
 def test_versions_are_recorded(tmp_path):
-    """The table gets the versions of both environments and keeps the page above it, also when it is written again."""
+    """The table gets the versions of both environments and keeps the page around it, also when it is written again."""
     for name in ("pyproject.toml", "docs/dependencies.md", SCRIPT):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     page = tmp_path / "docs/dependencies.md"
-    before = page.read_text(encoding="utf-8").partition("## Tested versions")[0]
+    before, _, section = page.read_text(encoding="utf-8").partition("## Tested versions")
+    licenses = section.partition("\n## ")[2]
     environment = Path(sys.prefix)
     for tests in ("tests/unit", "tests/contracts"):
         process = run_script(tmp_path, "record", "--environment", str(environment), "--tests", tests)
         assert process.returncode == 0, process.stderr
     text = page.read_text(encoding="utf-8")
     assert text.startswith(before)
+    assert text.endswith(f"\n\n## {licenses}")
+    assert licenses
     assert text.count("## Tested versions") == 1
     assert "The tests of tests/contracts were run on" in text
     assert table_of(tmp_path)["numpy"] == (version("numpy"), version("numpy"))

@@ -17,8 +17,10 @@ PATH_OF_READER = f"{ROOT / 'tests/support/programs'}:{Path(sys.executable).paren
 
 
 def text_of(page: str) -> str:
-    """Return the text of ``page``."""
-    return (ROOT / page).read_text(encoding="utf-8")
+    """Return the text of ``page``, of one section if it is ``PAGE#heading of the section``."""
+    path, _, heading = page.partition("#")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return text.split(f"\n## {heading}\n")[1].partition("\n## ")[0] if heading else text
 
 
 def files_of(page: str) -> dict[str, str]:
