@@ -80,6 +80,8 @@ def refuse_scores_of_streams(data: FeedSettings) -> None:
 
 def distinct_readers(readers: Sequence[TextReader]) -> Sequence[TextReader]:
     """Return the first of all ``readers`` that read the same documents: those of several ranges of one source."""
+    if len(readers) == 1:  # that of data which are tokens already has no fingerprint
+        return readers
     by_name: dict[str, TextReader] = {}
     for reader in readers:  # a reader may be there several times
         by_name.setdefault(json.dumps(reader.fingerprints), reader)
