@@ -10,17 +10,21 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _LOOP = ("application/training", "adapters/optimizer", "adapters/model_factory", "adapters/shared/modeling")
 _DATA = ("application/data", "domain/data", "adapters/data_source", "adapters/tokenizer", "adapters/token_cache")
 PATHS = {
-    "state": ("benchmarks/state", "adapters/state_store", "adapters/shared/tensor_state", "application/checkpointing"),
-    "survival": ("benchmarks/survival", "application/resources", "domain/resources", "adapters/resource_probe"),
+    "state": (
+        "benchmarks/state",
+        "adapters/state_store",
+        "adapters/shared/tensor_state",
+        "application/checkpointer.py",
+    ),
+    "survival": ("benchmarks/survival", "application/handlers", "domain/resources", "adapters/resource_probe"),
     "train": ("benchmarks/train", *_LOOP, "application/handlers"),
     "gpu": ("benchmarks/gpu", "benchmarks/train", *_LOOP, "adapters/shared/device"),
-    "beside": ("benchmarks/beside.py", *_LOOP, "application/resources", "domain/resources", "bootstrap/process"),
+    "beside": ("benchmarks/beside.py", *_LOOP, "application/handlers", "domain/resources", "bootstrap/process"),
     "ledger": ("benchmarks/ledger.py", "adapters/ledger", "adapters/shared/sql"),
     "loop": (
         "benchmarks/loop.py",
         *_LOOP,
         "application/handlers",
-        "application/monitoring",
         "configs/ready_configurations.py",
     ),
     "ledger_cost": ("benchmarks/ledger_cost.py", "adapters/ledger", "application/handlers/record_ledger.py"),
@@ -30,7 +34,7 @@ PATHS = {
     "chat_packing": ("benchmarks/chat_packing.py", *_LOOP, "domain/data"),
     "plan": ("benchmarks/plan.py", *_LOOP, "bootstrap/operations", "bootstrap/stages/choose/memory_check.py"),
     "quickstart": ("benchmarks/quickstart.py", *_LOOP, *_DATA, "configs"),
-    "trackers": ("benchmarks/trackers.py", "application/monitoring", "adapters/monitor"),
+    "trackers": ("benchmarks/trackers.py", "application/handlers", "adapters/monitor"),
     "suites": ("benchmarks/suites.py", "bootstrap/stages/attach/suite_process.py", "application/training"),
 }
 """By section the code whose changes may change its figures."""

@@ -16,8 +16,9 @@ from holdfast.bootstrap.adapter_choice.part_overrides import MONITORS, brings_mo
 from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.adapter_choice.state_stores import archive_in_use, begin_afresh, claim_archive
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
+from holdfast.bootstrap.run_folder.best_checkpoint import best_of
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder
-from holdfast.bootstrap.stages.attach.banner import banner, best_of
+from holdfast.bootstrap.stages.attach.banner import banner
 from holdfast.bootstrap.stages.attach.monitors import begin_monitors, open_monitors, record_metrics
 from holdfast.bootstrap.stages.attach.run_records import account_time, describe_start, open_run_records
 from holdfast.bootstrap.stages.attach.stage import data_subscriptions

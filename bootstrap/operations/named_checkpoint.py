@@ -24,10 +24,10 @@ from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.adapter_choice.ports import Ports
 from holdfast.bootstrap.adapter_choice.process_group import is_restart
 from holdfast.bootstrap.adapter_choice.state_stores import archive_in_use, archive_of
+from holdfast.bootstrap.run_folder.best_checkpoint import best_step
 from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.record_file import read_record
-from holdfast.bootstrap.stages.attach.banner import best_step
 from holdfast.bootstrap.stages.choose.former_settings import with_former_settings
 from holdfast.bootstrap.stages.open_run.stage import open_run
 from holdfast.bootstrap.stages.request import Request

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, final
 import psutil
 
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector
+from holdfast.bootstrap.run_folder.best_checkpoint import best_step
 from holdfast.bootstrap.run_folder.folder import TRAINING
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
-from holdfast.bootstrap.stages.attach.banner import best_step
 from holdfast.domain.errors import StateError
 from holdfast.domain.run_end import LifecycleState, RunEnd
 

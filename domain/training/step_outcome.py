@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
-
-import numpy as np
 
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.fault_tolerance.health import Health
@@ -16,6 +15,7 @@ from holdfast.domain.training.early_stopping import Patience
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from holdfast.domain.data.batch import Batch
@@ -184,6 +184,8 @@ class StepSamples:
 
     def steps_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the step that each of ``samples`` was in, int64, 0 for samples that no step has kept."""
+        import numpy as np  # the supervisor, which waits for weeks, reads progress and no samples
+
         steps = np.zeros(len(samples), np.int64)
         for stretch in self.stretches:
             end = min(self._end_of(stretch), stretch.sample + (stretch.last - stretch.step) * stretch.batch)
@@ -203,7 +205,7 @@ class StepSamples:
     def _end_of(self, stretch: Stretch) -> int:
         """Return the first sample that the next stretch takes, or a number beyond all samples."""
         later = [each.sample for each in self.stretches if each.step >= stretch.last]
-        return later[0] if later else np.iinfo(np.int64).max
+        return later[0] if later else sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ def test_a_missing_package_is_named_with_its_extra(algorithm, module, monkeypatc
     """Without its library an algorithm is refused with what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "holdfast.adapters.optimizer.optimizer_factory", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.adapters.optimizer.adamw_8bit", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=rf"optimizer\.algorithm is {algorithm}.*pip install \"holdfast-lm\["):
         build_optimizer(algorithm, nn.Linear(2, 2))

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.adapter_choice.state_stores import (
+    StoreRequest,
     archive_in_use,
-    build_disk_store,
     claim_archive,
+    disk_store,
     refuse_old_copies,
 )
 from holdfast.bootstrap.cli.main import main
@@ -33,7 +34,7 @@ def start(tmp_path):
 
     def open_store(inbox=None):
         settings = DiskStateStoreSettings(archive={"url": str(tmp_path / "archive")})
-        return build_disk_store(tmp_path / "run", settings, RunSettings(), inbox or Inbox(), lambda _: None)
+        return disk_store(StoreRequest(settings, RunSettings(), tmp_path / "run", inbox or Inbox(), lambda _: None))
 
     return open_store
 
@@ -191,7 +192,7 @@ def test_a_full_disk_is_emptied_as_configured(tmp_path):
     """What the settings name as budget and archive is what moves the oldest away, and the loop hears of it."""
     settings = DiskStateStoreSettings(archive={"url": str(tmp_path / "archive")}, disk_budget="0.01MB", keep=100)
     inbox = Inbox()
-    store = build_disk_store(tmp_path / "run", settings, RunSettings(), inbox, lambda _: None)
+    store = disk_store(StoreRequest(settings, RunSettings(), tmp_path / "run", inbox, lambda _: None))
     with archive_in_use(store, tmp_path / "run", Inbox()):
         for step in range(1, 5):
             store.save(snapshot_of(step, {"model": bytes(4000)}))

@@ -96,7 +96,7 @@ def test_a_shard_that_is_damaged_is_named(tmp_path):
 
 def test_the_package_is_named(monkeypatch):
     """Where the library is missing the error says which extra brings it."""
-    monkeypatch.delitem(sys.modules, "holdfast.adapters.data_source.huggingface", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.adapters.data_source.hf_rows", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigurationError, match=r'pip install "holdfast-lm\[datasets\]"'):
         HuggingfaceDataSource("someone/corpus").units()

@@ -226,7 +226,7 @@ def test_generation_takes_the_adapters():
     ("missing", "quantize", "extra"),
     [
         ("peft", "none", r"holdfast-lm\[lora\]"),
-        ("holdfast.adapters.shared.modeling.lora", "4bit", r"holdfast-lm\[bnb\]"),
+        ("holdfast.adapters.shared.modeling.quantization", "4bit", r"holdfast-lm\[bnb\]"),
     ],
 )
 def test_a_missing_package_is_named(missing, quantize, extra, monkeypatch):

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from holdfast.application.data.rejected_records import RejectedRecords, RejectionLimit
     from holdfast.bootstrap.stages.request import Request
     from holdfast.configs.settings import TrainSettings
-    from holdfast.domain.data.data_files import DataFiles, Growth
+    from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.data.exclusion import Exclusion
     from holdfast.domain.data.holdout import Holdout
     from holdfast.domain.data.mixture import Mixture
+    from holdfast.domain.data.sample_order import Growth
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource
     from holdfast.ports.document_encoder import DocumentEncoder

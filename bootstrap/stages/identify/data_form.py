@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.token_store.token_folder import MARKER
 from holdfast.configs.sections.data import MixtureDataSettings
-from holdfast.domain.data.data_files import Growth
 from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.sample_order import Growth
 from holdfast.domain.errors import DataError
 from holdfast.domain.sizes import shown_size
 from holdfast.domain.training.conversation_record import completion_from, conversation_from, plain_text

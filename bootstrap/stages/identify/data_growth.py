@@ -11,8 +11,8 @@ from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.configs.sections.data import FilesDataSettings
-from holdfast.domain.data.data_files import DataFiles, Growth, difference
-from holdfast.domain.data.sample_order import SampleOrder
+from holdfast.domain.data.data_files import DataFiles, difference
+from holdfast.domain.data.sample_order import Growth, SampleOrder
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.sizes import counted
 

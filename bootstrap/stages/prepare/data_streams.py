@@ -55,12 +55,11 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.data import CacheSettings, DedupSettings, FeedSettings
     from holdfast.configs.sections.sources import ScoreRange
     from holdfast.domain.data.cache_eviction import CachedShard, EvictionPolicy
-    from holdfast.domain.data.data_files import Growth
     from holdfast.domain.data.exclusion import Exclusion
     from holdfast.domain.data.holdout import Holdout
     from holdfast.domain.data.mixture import Mixture
     from holdfast.domain.data.packing import Packing
-    from holdfast.domain.data.sample_order import RankShard
+    from holdfast.domain.data.sample_order import Growth, RankShard
     from holdfast.domain.data.work_part import WorkPart
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource

@@ -20,11 +20,10 @@ from holdfast.application.data.trace_samples import CachedTracer, StreamTracer
 from holdfast.bootstrap.stages.prepare.data_streams import cached_batches
 from holdfast.domain.data.batch import NO_POSITION
 from holdfast.domain.data.cursor import Cursor
-from holdfast.domain.data.data_files import Growth
 from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.data.mixture import Mixture, Stage
-from holdfast.domain.data.sample_order import RankShard
+from holdfast.domain.data.sample_order import Growth, RankShard
 from tests.support.encoders import BYTES
 from tests.support.streams import MODES, Plan, packing_of
 

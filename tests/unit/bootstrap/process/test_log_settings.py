@@ -11,7 +11,6 @@ import structlog
 from holdfast.bootstrap.process.json_log import configure_logging
 from holdfast.bootstrap.stages.open_run.screen import open_screen
 from holdfast.configs.settings import TrainSettings
-from holdfast.domain.training.budget import Budget
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +40,6 @@ def test_a_host_that_has_no_structlog_set_up_gets_lines_in_its_own_logging(
     """Without a console monitor the lines for a person go to Python's logging, and nothing is printed."""
     structlog.reset_defaults()
     caplog.set_level(logging.INFO, "holdfast")
-    open_screen({"monitors": []}, TrainSettings(), Budget(1), None).say("step 3 · a checkpoint")
+    open_screen({"monitors": []}, TrainSettings(), None).say("step 3 · a checkpoint")
     assert caplog.messages == ["step 3 · a checkpoint"]
     assert capsys.readouterr() == ("", "")

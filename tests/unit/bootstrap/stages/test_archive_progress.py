@@ -1,6 +1,6 @@
 """The upload to the archive on the screen, and the best checkpoint of a run."""
 
-from holdfast.bootstrap.stages.attach.banner import best_of, best_step, losses_of
+from holdfast.bootstrap.run_folder.best_checkpoint import best_of, best_step, losses_of
 from holdfast.bootstrap.stages.open_run.screen import WAITING, ArchiveProgress
 from holdfast.domain.phase import Amount
 from holdfast.domain.training.early_stopping import Patience

@@ -1,8 +1,7 @@
 """From which epoch on a run reads what was added to its data."""
 
-from holdfast.domain.data.data_files import Growth
 from holdfast.domain.data.mixture import Mixture, Stage
-from holdfast.domain.data.sample_order import EarlierSize
+from holdfast.domain.data.sample_order import EarlierSize, Growth
 
 ALONE = Mixture(0, (Stage(0, (1,)),))
 
