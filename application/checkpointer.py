@@ -485,7 +485,7 @@ class AsyncCheckpointWriter:
         except StateError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001  reported, and raised by ``save`` where training waits for it
-            problem = f"step {step} could not be saved, {type(error).__name__}: {error}"
+            problem = f"step {step} could not be saved: {type(error).__name__}: {error}"
         self.outcome = AcknowledgeSave(number, step, location, time.perf_counter() - started, problem)
         self._inbox.post(self.outcome)
 

@@ -112,7 +112,7 @@ class SqlTracker(Tracker):
         num_waiting = len(self._values) + len(self._notes)
         if num_waiting > _MOST_WAITING:
             self._values, self._notes = {}, []
-            msg = f"the record of metrics has taken nothing for too long: {num_waiting:,} values that wait are dropped"
+            msg = f"the metrics database has accepted nothing for too long: {num_waiting:,} waiting values are dropped"
             raise StateError(msg)
         if self._clock() >= self._due or (num_waiting >= _ROWS_OF_TRANSACTION and not self._has_failed):
             self._write()

@@ -1,4 +1,4 @@
-"""The bound on the time that a chat template, which may be anybody's, takes to render a conversation."""
+"""The bounds on what a chat template, which may be anybody's, takes to render a conversation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from ctypes import c_ulong, py_object, pythonapi
 from functools import lru_cache
 from typing import TYPE_CHECKING, final
 
+import psutil
+
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LONGEST = 20.0  # seconds of the processor; a usual conversation takes a thousandth
+MOST_MEMORY = 1 << 30  # bytes that the process grows by while one conversation is rendered
 MOST_CHARACTERS = 1 << 26
 _EVERY = 0.2  # seconds
 _thread_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_MONOTONIC)  # which macOS does not have
 
 
-class _TimeIsUp(BaseException):
-    """Raised in the thread of a rendering that takes too long; a template cannot catch it."""
+class _LimitExceeded(BaseException):
+    """Raised in the thread of a rendering that takes too much; a template cannot catch it."""
 
 
 @final
@@ -33,19 +37,29 @@ class _Rendering:
         self._clock = _thread_clock(self._thread)  # which a busy or suspended machine does not advance
         self._end = time.clock_gettime(self._clock) + LONGEST
         self._lock = threading.Lock()
-        self._is_over = self._is_late = False
+        self._memory: int | None = None  # of this process when the rendering was first looked at
+        self._is_over = False
+        self.excess = ""
 
-    def check(self) -> None:
+    def check(self, memory: int) -> None:
+        """Stop the rendering if it exceeds a limit; ``memory`` are the bytes that this process holds."""
         with self._lock:
-            if not self._is_over and time.clock_gettime(self._clock) > self._end:
-                self._is_over = self._is_late = True
-                pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._thread), py_object(_TimeIsUp))
+            self._memory = memory if self._memory is None else self._memory
+            if self._is_over:
+                return
+            if time.clock_gettime(self._clock) > self._end:
+                self.excess = f"does not end within {LONGEST:g} seconds for one conversation"
+            elif memory - self._memory > MOST_MEMORY:
+                self.excess = f"takes more than {shown_size(MOST_MEMORY)} of memory for one conversation"
+            if self.excess:
+                self._is_over = True
+                pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._thread), py_object(_LimitExceeded))
 
     def finish(self) -> None:
-        """End the rendering; raises ``_TimeIsUp`` if that was on its way."""
+        """End the rendering; raises ``_LimitExceeded`` if that was on its way."""
         with self._lock:
             self._is_over = True
-        if self._is_late:  # withdrawn by SetAsyncExc, it would leave Python 3.11 in a state in which a profiler hangs
+        if self.excess:  # withdrawn by SetAsyncExc, it would leave Python 3.11 in a state in which a profiler hangs
             for _ in range(1000):
                 pass
 
@@ -55,9 +69,9 @@ _watchers: list[threading.Thread] = []
 
 
 def within_limits(source: str, render: Callable[[], str]) -> str:
-    """Return what ``render`` makes of the chat template ``source`` if it takes ``LONGEST`` seconds at most.
+    """Return what ``render`` makes of the chat template ``source`` within ``LONGEST`` seconds and ``MOST_MEMORY``.
 
-    Raises ``ConfigurationError`` if it takes longer, gives a text beyond all measure, or if ``source`` computes powers,
+    Raises ``ConfigurationError`` if it takes more, gives a text beyond all measure, or if ``source`` computes powers,
     which nothing can interrupt.
     """
     if _has_power(source):
@@ -71,9 +85,8 @@ def within_limits(source: str, render: Callable[[], str]) -> str:
             text = render()
         finally:
             rendering.finish()
-    except _TimeIsUp:
-        what = f"does not end within {LONGEST:g} seconds for one conversation"
-        raise _refusal(what) from None
+    except _LimitExceeded:
+        raise _refusal(rendering.excess) from None
     finally:
         _renderings.discard(rendering)
     if len(text) > MOST_CHARACTERS:
@@ -108,10 +121,12 @@ def _watch() -> None:
 
 
 def _check_all() -> None:
+    process = psutil.Process()
     while True:
+        memory = process.memory_info().rss
         for rendering in list(_renderings):
             with suppress(OSError):  # its thread is not in a process that was forked
-                rendering.check()
+                rendering.check(memory)
         time.sleep(_EVERY)
         if not _renderings:
             _watchers.clear()  # first, so that a rendering that begins now either is seen here or starts another

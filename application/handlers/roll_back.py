@@ -50,7 +50,7 @@ class RollBackOnDrops:
 
 @final
 class RollBackOnSpike:
-    """Asks for a roll-back before a spike of the loss, as ``policy`` detects it; optional without a checkpoint."""
+    """Asks for a roll-back before a spike of the loss that ``policy`` sees; without a checkpoint, training goes on."""
 
     def __init__(self, policy: SpikePolicy, planner: RollBackPlanner, inbox: Inbox) -> None:
         self._policy = policy

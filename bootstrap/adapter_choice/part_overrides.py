@@ -117,7 +117,7 @@ def checked_overrides(
         warnings.warn("the argument say of build is now called report", DeprecationWarning, stacklevel=3)
         report = overrides.pop("say")
     if strange := sorted(overrides.keys() - {*PARTS, *MONITORS}):
-        msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PARTS)} or monitors"
+        msg = f"a run has no part called {strange[0]}: replace one of {', '.join(PARTS)} or monitors"
         raise ConfigurationError(msg)
     if settings.ledger.kind == "none" and _is_wrapper("ledger", overrides.get("ledger")):
         msg = "there is no ledger to wrap: set ledger.kind, or give build a ledger"

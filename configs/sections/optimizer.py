@@ -63,7 +63,7 @@ class StepSettings(Section):
     def _has_a_finite_result(cls, learning_rate: float) -> float:
         if learning_rate > _LARGEST_RATE:
             msg = (
-                f"is {learning_rate:g}, but an update of that size has no finite square in fp32: it must be at most "
+                f"is {learning_rate:g}, but the square of an update of that size overflows in fp32: it must be at most "
                 f"{_LARGEST_RATE:g}, and is useful far below 1"
             )
             raise ValueError(msg)

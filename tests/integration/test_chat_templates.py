@@ -285,6 +285,10 @@ _USUAL = "{% for m in messages %}{{ m.content }}{{ eos_token if m.role == 'assis
             "{% macro f(n) %}{% if n < 40 %}{{ f(n + 1) }}{{ f(n + 1) }}{% endif %}{% endmacro %}{{ f(0) }}",
             "does not end within 0.3 seconds",
         ),
+        (
+            "{% set ns = namespace(s='') %}{% for _ in range(9999) %}{% set ns.s = ns.s ~ 'x' * 99999 %}{% endfor %}",
+            "takes more than 32.0 MiB of memory",
+        ),
         ("{{ 10 ** 10 ** 9 }}", "computes a power"),
         ("{{ (9)**messages|length }}", "computes a power"),
         ("{{ 'a' * 20000 }}", "makes 20,... characters of one conversation"),
@@ -294,6 +298,7 @@ def test_a_template_without_bounds_is_refused(hostile, reason, monkeypatch):
     """One that loops, computes or writes beyond all measure is refused in training and in use, whatever is skipped."""
     if "does not end" in reason:
         monkeypatch.setattr("holdfast.adapters.tokenizer.rendering_limit.LONGEST", 0.3)
+    monkeypatch.setattr("holdfast.adapters.tokenizer.rendering_limit.MOST_MEMORY", 32 << 20)
     monkeypatch.setattr("holdfast.adapters.tokenizer.rendering_limit.MOST_CHARACTERS", 10_000)
     template = templated("chatml", hostile + _USUAL).chat_template
     roles = [MessageRole.USER, MessageRole.ASSISTANT, MessageRole.USER, MessageRole.ASSISTANT]

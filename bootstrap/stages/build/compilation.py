@@ -56,7 +56,7 @@ def compile_model(
     if mode == "auto":
         mode = keep_choice("model.compile", *_weigh(model, settings, budget, hardware))
         if mode != "none" and (hindrance := _hindrance(hardware)):
-            report(f"this run was compiled before and cannot be here, so its resume is not bit for bit: {hindrance}")
+            report(f"this compiled run cannot be compiled here, so its resume is not bit for bit: {hindrance}")
             mode = "none"
         if mode != "none":
             report("compiling the layers of this long run: the first steps take longer (model.compile=none avoids it)")

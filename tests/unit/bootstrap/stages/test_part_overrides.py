@@ -55,7 +55,7 @@ def made(request, name):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"data_sorce": None}, "nothing in a run is called data_sorce"),
+        ({"data_sorce": None}, "a run has no part called data_sorce"),
         (
             {"state_store": MemoryStateStore},
             r"is the class MemoryStateStore, not an object: .*MemoryStateStore\(\.\.\.\)",
