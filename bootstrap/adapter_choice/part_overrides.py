@@ -204,6 +204,9 @@ def wrapped(name: str, wrap: Callable[..., Any], inner: Any, **options: Any) -> 
     Raises ``ConfigurationError`` if that is no such part.
     """
     part = wrap(inner, **options)
+    if isinstance(part, type):
+        msg = f"the wrapper of {name} gives the class {part.__name__}, not an object: return {part.__name__}(...)"
+        raise ConfigurationError(msg)
     if not _fits(name, part):
         msg = f"the wrapper of {name} gives an object of the type {type(part).__name__}: {_lacks(PARTS[name], part)}"
         raise ConfigurationError(msg)

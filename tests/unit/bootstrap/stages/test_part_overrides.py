@@ -129,9 +129,12 @@ def test_a_wrapped_store_keeps_its_archive(tmp_path):
 
 
 def test_a_wrapper_that_returns_no_part_is_refused(tmp_path):
-    """A function that forgets its return ends the run with a sentence."""
+    """A function that forgets its return, or returns a class, ends the run with a sentence."""
     request = request_of(settings_of(), tmp_path, event_bus=lambda inner: None)
     with pytest.raises(ConfigurationError, match="the wrapper of event_bus gives an object of the type NoneType"):
+        made(request, "event_bus")
+    request = request_of(settings_of(), tmp_path, event_bus=lambda inner: inner.__class__)
+    with pytest.raises(ConfigurationError, match=r"of event_bus gives the class \w+, not an object"):
         made(request, "event_bus")
     assert made(request_of(settings_of(), tmp_path, event_bus=MemoryEventBus()), "event_bus")
 
