@@ -91,7 +91,7 @@ def test_a_kept_tokenizer_is_used_again(train, tmp_path):
     said = []
     first = train(MemoryDataSource(TIES), report=said.append)
     assert len(said) == 1
-    assert re.search(r"training a 300-entry tokenizer on [\d.]+ k?B of 40 documents", said[0])
+    assert re.search(r"training a 300-entry tokenizer on [\d.]+ KiB of 40 documents", said[0])
     second = train(MemoryDataSource(TIES), report=said.append)
     assert len(said) == 1
     assert second.fingerprint() == first.fingerprint()
