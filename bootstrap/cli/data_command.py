@@ -85,14 +85,17 @@ def profile(options: argparse.Namespace) -> int:
     """Print the profile of a dataset; return the exit code."""
     import json
 
-    from holdfast.bootstrap.operations.profile_data import decoder_of, profile_lines, profile_page, write_page
+    from holdfast.bootstrap.operations.profile_data import decoder_of, profile_lines
     from holdfast.bootstrap.stages.prepare.named_version import profile_of
 
     decode = None if options.tokenizer is None else decoder_of(options.tokenizer)
     dataset = profile_of(options.dataset, options.key_from)
     print(json.dumps(dataset.profile.to_json()) if options.json else "\n".join(profile_lines(dataset, decode)))
     if options.html is not None:
-        write_page(options.html, profile_page(dataset, decode))
+        from holdfast.bootstrap.web.html_page import write_text
+        from holdfast.bootstrap.web.profile_html import profile_page
+
+        write_text(options.html, profile_page(dataset, decode))
     return ExitCode.FINISHED
 
 
@@ -100,13 +103,7 @@ def compare(options: argparse.Namespace) -> int:
     """Print the comparison of two datasets; return the exit code."""
     import json
 
-    from holdfast.bootstrap.operations.profile_data import (
-        comparison_json,
-        comparison_lines,
-        comparison_page,
-        decoder_of,
-        write_page,
-    )
+    from holdfast.bootstrap.operations.profile_data import comparison_json, comparison_lines, decoder_of
     from holdfast.bootstrap.stages.prepare.named_version import profile_of
     from holdfast.domain.data.drift import Level
 
@@ -115,7 +112,10 @@ def compare(options: argparse.Namespace) -> int:
     result = comparison_json(reference, other)
     print(json.dumps(result) if options.json else "\n".join(comparison_lines(reference, other, decode)))
     if options.html is not None:
-        write_page(options.html, comparison_page(reference, other, decode))
+        from holdfast.bootstrap.web.html_page import write_text
+        from holdfast.bootstrap.web.profile_html import comparison_page
+
+        write_text(options.html, comparison_page(reference, other, decode))
     has_failed = options.fail_on == "drift" and result["level"] == Level.MAJOR
     return ExitCode.DATA if has_failed else ExitCode.FINISHED
 

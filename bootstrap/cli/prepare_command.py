@@ -57,7 +57,7 @@ def add_prepare(commands: Commands) -> None:
 
 def prepare(options: argparse.Namespace) -> int:
     """Tokenize the data of a run ahead, and print what was done; return the exit code."""
-    from holdfast.bootstrap.cli.begin_run import resume_arguments
+    from holdfast.bootstrap.cli.arguments import resume_arguments
     from holdfast.bootstrap.operations.prepare_data import left_out_lines
     from holdfast.bootstrap.process.json_log import configure_logging
     from holdfast.bootstrap.process.library_environment import set_library_defaults

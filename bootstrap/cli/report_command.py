@@ -46,7 +46,8 @@ def report(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.report_sections import markdown_report
     from holdfast.bootstrap.operations.study_facts import is_study
     from holdfast.bootstrap.process.printing import fitting, short, visible
-    from holdfast.bootstrap.web.report_html import default_output, html_report, write_text
+    from holdfast.bootstrap.web.html_page import write_text
+    from holdfast.bootstrap.web.report_html import default_output, html_report
 
     if len(options.runs) == 1 and is_study(options.runs[0]):
         return _report_study(options)
@@ -71,7 +72,8 @@ def _report_study(options: argparse.Namespace) -> int:
 
     from holdfast.bootstrap.operations.study_facts import study_facts
     from holdfast.bootstrap.process.printing import fitting, short
-    from holdfast.bootstrap.web.report_html import default_output, write_text
+    from holdfast.bootstrap.web.html_page import write_text
+    from holdfast.bootstrap.web.report_html import default_output
     from holdfast.bootstrap.web.study_html import study_html
     from holdfast.domain.errors import ConfigurationError
 

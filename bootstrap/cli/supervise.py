@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.adapter_choice.process_group import is_launched
-from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
+from holdfast.bootstrap.cli.arguments import apply_start_options, resume_arguments
 from holdfast.bootstrap.process.printing import print_line, report_line
 from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import HeartbeatMonitor, Supervisor

@@ -82,7 +82,7 @@ def train(options: argparse.Namespace) -> int:
 
         return supervise(options)
     from holdfast.bootstrap.adapter_choice.process_group import is_first_rank
-    from holdfast.bootstrap.cli.begin_run import apply_start_options
+    from holdfast.bootstrap.cli.arguments import apply_start_options
     from holdfast.bootstrap.process.json_log import configure_logging
     from holdfast.bootstrap.process.launch import stop_with_study
     from holdfast.bootstrap.process.library_environment import set_library_defaults
@@ -130,7 +130,7 @@ def _train_elsewhere(
     run: Run, options: argparse.Namespace, begin: Callable[[], object], report: Callable[[str], object]
 ) -> int | None:
     """Train in other processes, if the settings say so, after ``begin``; return the exit code, None if they do not."""
-    from holdfast.bootstrap.cli.begin_run import resume_arguments
+    from holdfast.bootstrap.cli.arguments import resume_arguments
     from holdfast.bootstrap.operations.train_on_ray import is_to_start_on_ray, train_on_ray
     from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
     from holdfast.bootstrap.process.program import module_called

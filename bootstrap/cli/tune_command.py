@@ -146,7 +146,7 @@ def _write(study: TuneStudy) -> None:
     """Write the report and the best settings as they are now."""
     from holdfast.bootstrap.operations.study_facts import study_facts
     from holdfast.bootstrap.run_folder.study_folder import StudyLayout
-    from holdfast.bootstrap.web.report_html import write_text
+    from holdfast.bootstrap.web.html_page import write_text
     from holdfast.bootstrap.web.study_html import study_html
 
     study.write_best()

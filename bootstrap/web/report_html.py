@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import threading
-from base64 import b64encode
 from dataclasses import dataclass
-from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.file_operations import explain, replace_file
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.bootstrap.operations.report_facts import AT_EVALUATIONS, report_facts
 from holdfast.bootstrap.operations.report_sections import (
@@ -32,8 +27,9 @@ from holdfast.bootstrap.operations.report_sections import (
 from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_reading.formatting import moment
+from holdfast.bootstrap.web.html_page import html_page, table_html, write_text
 from holdfast.configs.error_messages import one_line
-from holdfast.domain.errors import ConfigurationError, StateError, TrainingError
+from holdfast.domain.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,9 +45,7 @@ _STYLES = ("uplot.css", "theme.css", "report.css")
 _MOST_MARKS = 500
 _SMOOTHING = 0.6
 _MANY_STEPS = 300
-_LONG_CELL = 30
 _COLORS = 8
-_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}")
 
 
 @final
@@ -95,48 +89,20 @@ _TITLES = {
 def html_report(runs: Sequence[Facts]) -> str:
     """Return the report on ``runs``, one or several, as HTML.
 
-    All texts are escaped. The content security policy allows the scripts and styles of this file by their hashes, and
-    nothing from elsewhere.
+    All texts are escaped.
     """
     names = names_of(runs)
     title = " and ".join(names)
     main, further = _charts(runs, names)
     data = {"events": _marks(runs, names), "domain": _domain(runs), "charts": [*main, *further]}
-    styles = [static_file(name) for name in _STYLES]
-    scripts = [static_file(name) for name in _SCRIPTS]
-    policy = (
-        f"default-src 'none'; img-src data:; script-src {' '.join(map(policy_hash, scripts))}; "
-        f"style-src {' '.join(map(policy_hash, styles))}; base-uri 'none'; form-action 'none'"
-    )
-    head = [
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
-        GENERATOR,
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<link rel="icon" href="data:,">',
-        f"<title>{escape(title)}: report</title>",
-        *(f"<style>{style}</style>" for style in styles),
-    ]
     body = [
         *_top(runs, title),
         *_curves(len(main), len(further), _SMOOTHING if _is_long(runs) else 0.0),
         *_content(runs, names),
         f"<footer>Written by Holdfast at {escape(moment(runs[0]['written']))} UTC.</footer>",
         f'<script type="application/json" id="report-data">{_embedded(data)}</script>',
-        *(f"<script>{script}</script>" for script in scripts),
     ]
-    lines = "\n".join(["<head>", *head, "</head>", "<body>", *body, "</body>"])
-    return f'<!doctype html>\n<html lang="en">\n{lines}\n</html>\n'
-
-
-def static_file(name: str) -> str:
-    """Return the text of the static file ``name``."""
-    return files("holdfast.bootstrap.web").joinpath("static", name).read_text(encoding="utf-8")
-
-
-def policy_hash(text: str) -> str:
-    """Return the source by which a content security policy allows the script or the style ``text``."""
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+    return html_page(f"{title}: report", body, (GENERATOR,), _STYLES, _SCRIPTS)
 
 
 def _embedded(data: Mapping[str, Any]) -> str:
@@ -295,32 +261,6 @@ def _part(part: Part) -> str:
             return table_html(part)
 
 
-def table_html(table: Table) -> str:
-    """Return ``table`` as HTML, its texts escaped."""
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{_css(cell, is_number=column in table.numbers)}>{_cell_html(cell)}</{tag}>"
-            for column, cell in enumerate(row)
-        )
-
-    levels = [f' class="level-{escape(level)}"' for level in table.levels] or [""] * len(table.rows)
-    rows = "".join(f"<tr{level}>{cells('td', row)}</tr>" for level, row in zip(levels, table.rows, strict=True))
-    head = f"<thead><tr>{cells('th', table.header)}</tr></thead>" if any(table.header) else ""
-    kind = ' class="levels"' if table.levels else ""
-    return f'<div class="wide"><table{kind}>{head}<tbody>{rows}</tbody></table></div>'
-
-
-def _cell_html(cell: str) -> str:
-    """Return a cell, escaped; a time is broken into lines only between its date and the time of day."""
-    return f'<span class="date">{cell[:10]}</span>{cell[10:]}' if _MOMENT.fullmatch(cell) else escape(cell)
-
-
-def _css(cell: str, *, is_number: bool) -> str:
-    kind = "number" if is_number else "long" if len(cell) > _LONG_CELL else ""
-    return f' class="{kind}"' if kind else ""
-
-
 def _shares(shares: Shares) -> str:
     """Return a bar whose parts have the widths of the shares, and a list that explains it."""
     bars, items, begin = [], [], 0.0
@@ -350,18 +290,6 @@ def default_output(runs: Sequence[Path]) -> Path:
         msg = f"{path} exists and is no report: name another file with --output"
         raise ConfigurationError(msg)
     return path
-
-
-def write_text(path: Path, text: str, *, is_shared: bool = True) -> None:
-    """Write ``text`` to ``path`` atomically; raises ``StateError`` if that is not possible.
-
-    ``is_shared`` is as in ``replace_file``.
-    """
-    try:
-        replace_file(path, text.encode("utf-8", "replace"), is_shared=is_shared)
-    except OSError as error:
-        msg = f"{path} cannot be written, {explain(error)}"
-        raise StateError(msg) from error
 
 
 def write_at_end(run: Path, say: Callable[[str], object], seconds: float) -> Path | None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, final
 from holdfast.bootstrap.operations.report_sections import Table
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout
 from holdfast.bootstrap.run_reading.formatting import moment
-from holdfast.bootstrap.web.report_html import GENERATOR, policy_hash, static_file, table_html
+from holdfast.bootstrap.web.html_page import html_page, table_html
+from holdfast.bootstrap.web.report_html import GENERATOR
 from holdfast.domain.training.metric_catalog import is_higher_better
 from holdfast.domain.tuning.search_space import Choices, FloatRange
 from holdfast.domain.tuning.trial import TrialState
@@ -33,25 +34,9 @@ _KEYS = {
 
 def study_html(facts: StudyFacts) -> str:
     """Return the report on a study as HTML; all texts are escaped, and nothing is loaded from elsewhere."""
-    styles = [static_file(name) for name in _STYLES]
-    policy = (
-        f"default-src 'none'; img-src data:; style-src {' '.join(map(policy_hash, styles))}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    title = escape(facts.root.name)
-    head = [
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
-        GENERATOR,
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<link rel="icon" href="data:,">',
-        f"<title>{title}: study</title>",
-        *(f"<style>{style}</style>" for style in styles),
-    ]
     body = [*_top(facts), *_charts(facts), *_best(facts), *_trials(facts), *_search(facts)]
     footer = f"<footer>Written by Holdfast at {escape(moment(facts.written))} UTC.</footer>"
-    lines = "\n".join(["<head>", *head, "</head>", "<body>", *body, footer, "</body>"])
-    return f'<!doctype html>\n<html lang="en">\n{lines}\n</html>\n'
+    return html_page(f"{facts.root.name}: study", [*body, footer], (GENERATOR,), _STYLES)
 
 
 def _top(facts: StudyFacts) -> Iterator[str]:
