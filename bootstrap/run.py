@@ -33,7 +33,8 @@ from holdfast.bootstrap.stages.attach.watchdog import build_watchdog
 from holdfast.bootstrap.stages.choose.former_settings import with_former_settings
 from holdfast.bootstrap.stages.choose.hardware import memory_limit, threads_of_processor, torch_state
 from holdfast.bootstrap.stages.choose.memory_check import refuse_from_settings
-from holdfast.bootstrap.stages.fit.stage import budget_of, plan_of
+from holdfast.bootstrap.stages.choose.step_sizes import budget_of
+from holdfast.bootstrap.stages.fit.stage import plan_of
 from holdfast.bootstrap.stages.identify.data_identity import begun_with_data
 from holdfast.bootstrap.stages.identify.document_encoder import template_in_use
 from holdfast.bootstrap.stages.open_run.hub_choice import one_hub, refuse_offline
@@ -272,7 +273,7 @@ class Run:
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*folder.told_changes(dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
-        request = replace(request, settings=self.settings, keep_choice=folder.decide, begun=begun)
+        request = replace(request, settings=self.settings, decide=folder.decide, begun=begun)
         chosen, data, ledger = stages.identify(request, rejections)
         self.settings = chosen.settings
         device = chosen.hardware.get("optimizer.device")

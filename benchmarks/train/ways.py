@@ -16,7 +16,7 @@ from holdfast.adapters.shared.device.memory_gauge import memory_bytes
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.stages.alone import build_alone, choose_alone, prepare_alone
 from holdfast.bootstrap.stages.build.compilation import compile_model
-from holdfast.bootstrap.stages.fit.stage import budget_of
+from holdfast.bootstrap.stages.choose.step_sizes import budget_of
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import RunStarted, StepCompleted

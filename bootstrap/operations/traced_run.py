@@ -114,12 +114,12 @@ def open_traced(path: Path, *, trusted: Mapping[str, str], show: ShowPhase) -> T
     """
     show("looking at the data")
     record = read_record(path)
-    settings, keep_choice = as_begun(path, record, "cpu", trusted, OtherData())
+    settings = as_begun(path, record, "cpu", trusted, OtherData())
     audit = audit_of(path, settings.state_store)
     require_to_read(path, is_encrypted=settings.data.is_encrypted, record=audit.record)
     known = known_data(record)
     ports, begun = Ports(settings, {}), begun_with(record, rules_of(record))
-    request = Request(settings, path, ports, _report, show, keep_choice, begun)
+    request = Request(settings, path, ports, _report, show, begun)
     found = replace(find_data(request), excluded=NO_EXCLUSION)
     data = found.data if known is None else as_recorded(record, known, found.data)
     if (clause := changed_data(record, data)) is not None:

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.stages.build.built import Built, EvaluationParts
     from holdfast.bootstrap.stages.choose.stage import Chosen
     from holdfast.bootstrap.stages.identify.data import RunData
-    from holdfast.bootstrap.stages.request import KeepChoice
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.phase import ShowPhase
@@ -212,7 +211,7 @@ def open_trained(
     """
     show("opening the checkpoint")
     record = read_record((place := place_of(path, choice)).path)
-    settings, keep_choice = as_begun(place.path, record, device, trusted, data, base=choice.base)
+    settings = as_begun(place.path, record, device, trusted, data, base=choice.base)
     record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
     begun = begun_with(record, rules_of(record) | ({"files": LATEST_RULES} if data.is_named else {}))
     opened: list[tuple[_BuiltModel, VerifiedCopy, bool]] = []
@@ -221,13 +220,13 @@ def open_trained(
         opened.clear()
         copy = _compared(record, VerifiedCopy(folder, open_file, scratch_of(settings)), folder)
         own = _on_checkpoint(settings, copy.folder)
-        request = Request(own, place.path, Ports(own, _parts(own)), _report_nothing, show, keep_choice, begun)
+        request = Request(own, place.path, Ports(own, _parts(own)), _report_nothing, show, begun)
         with naming_base(dump_settings(own), path):
             model = _BuiltModel.of(request, record)
         opened.append((model, copy, uses_average(folder, choice)))
         model.built.trainable.restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
 
-    store = None if place.is_alone else _store_of(place.path, settings, keep_choice, show)
+    store = None if place.is_alone else _store_of(place.path, settings, show)
     info = restore_alone(path, take_over) if store is None else restore(store, place, take_over)
     [(model, copy, is_averaged)] = opened
     remarks: list[str] = []
@@ -294,12 +293,12 @@ def open_store(
 
     ``trusted`` and ``show`` are as in ``open_trained``.
     """
-    settings, keep_choice = as_begun(run, read_record(run), "cpu", trusted, OtherData())
-    return _store_of(run, settings, keep_choice, show), settings.state_store.encryption is not None
+    settings = as_begun(run, read_record(run), "cpu", trusted, OtherData())
+    return _store_of(run, settings, show), settings.state_store.encryption is not None
 
 
-def _store_of(run: Path, settings: TrainSettings, keep_choice: KeepChoice, show: ShowPhase) -> StateStore:
-    request = Request(settings, run, Ports(settings, {}), _report_nothing, keep_choice=keep_choice)
+def _store_of(run: Path, settings: TrainSettings, show: ShowPhase) -> StateStore:
+    request = Request(settings, run, Ports(settings, {}), _report_nothing)
     return ShownStateStore(open_run(request, SingleProcessGroup(), Inbox()).state_store, show)
 
 
@@ -333,8 +332,8 @@ def as_begun(
     data: OtherData,
     *,
     base: str | None = None,
-) -> tuple[TrainSettings, Callable[[str, str, str], str]]:
-    """Return the settings in ``record``, and the function that gives each ``auto`` its recorded value.
+) -> TrainSettings:
+    """Return the settings in ``record`` of the run in ``path``, on ``device``.
 
     Relative paths in them are found from any folder. ``data`` replaces the data of the run if it names any, and
     ``base`` the model that its adapters belong to.
@@ -343,14 +342,9 @@ def as_begun(
     found = restore_settings(as_found(with_base(kept, base), record, path))
     recorded = _on_any_device(found, device)
     refuse_untrusted(path, recorded, trusted)
-    decided = {name: entry["value"] for name, entry in record["auto"].items()}
-
-    def keep_choice(name: str, value: str, _: str) -> str:
-        return str(decided.get(name, value))
-
     named = data.within(recorded)
-    request = Request(named, path, Ports(named, {}), _report_nothing, keep_choice=keep_choice)
-    return choose_sizes(request, decided.get).settings, keep_choice
+    request = Request(named, path, Ports(named, {}), _report_nothing, begun=begun_with(record, {}))
+    return choose_sizes(request).settings
 
 
 def _awaiting_weights(factory: Any) -> Any:

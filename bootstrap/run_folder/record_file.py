@@ -325,14 +325,19 @@ def _warn(sentence: str, _of: Path) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What the run of a folder began with: the versions of its rules, the places of its files, and its hold-out.
+    """What the run of a folder began with: versions of its rules, places of its files, its hold-out and choices.
 
-    The defaults are those of a run that begins now.
+    The ``choices`` are values for ``auto`` settings by name. The defaults are those of a run that begins now.
     """
 
     rules: Mapping[str, int] = field(default_factory=lambda: RULES)
     places: Mapping[str, Sequence[str]] = field(default_factory=dict)
     holdout: Mapping[str, object] = field(default_factory=dict)
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+    def keep(self, name: str, value: str, _reason: str) -> str:
+        """Return the choice for the ``auto`` setting ``name`` that the run began with, without one ``value``."""
+        return self.choices.get(name, value)
 
 
 def name_of_minutes(minutes: float) -> str:

@@ -20,17 +20,13 @@ KeepChoice = Callable[[str, str, str], str]
 """Returns the value that was first chosen for an ``auto`` setting, from its name, the value now and the reason."""
 
 
-def choose_anew(_name: str, value: str, _reason: str) -> str:
-    """Return ``value``, as there is no earlier choice; this function is a ``KeepChoice``."""
-    return value
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Request:
     """The settings of a run in ``directory``, the ports that make its parts, and what it began with.
 
-    ``report`` shows a line to a person, and ``show`` the current activity while no steps are taken.
+    ``report`` shows a line to a person, and ``show`` the current activity while no steps are taken. ``decide`` records
+    a choice that was not made before; without it the choices are forgotten.
     """
 
     settings: TrainSettings
@@ -38,5 +34,10 @@ class Request:
     ports: Ports
     report: Callable[[str], object]
     show: ShowPhase = show_nothing
-    keep_choice: KeepChoice = choose_anew
     begun: Begun = field(default_factory=Begun)
+    decide: KeepChoice | None = None
+
+    @property
+    def keep_choice(self) -> KeepChoice:
+        """Return what makes the choices for ``auto`` settings."""
+        return self.decide or self.begun.keep

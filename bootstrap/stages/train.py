@@ -93,7 +93,7 @@ class TrainStages:
         preparation, group = self.preparation, self.opened.process_group
         with preparation.phase(PreparationPhase.DATA):
             request.show("looking at the data")
-            request = preparation.awaited(partial(choose_sizes, request, self.folder.decided, group.size))
+            request = preparation.awaited(partial(choose_sizes, request, group.size))
             chosen = choose(request, group)  # decided together, so not within the turn of one rank
             found = preparation.awaited(partial(find_data, request, rejections))
             check_dedup(request.settings.data, found.mode)

@@ -14,6 +14,7 @@ import pytest
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.operations import plan_run, plan_trial
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.record_file import read_record, replace_record, text_of
 from tests.support.command_line import corpus, run, run_here, start, tiny, wait_until
 
 LONGER = ["run.budget.steps=200", "state_store.every=100", "evaluation.every=100", "resources.auto_tune=false"]
@@ -87,6 +88,22 @@ def test_a_plan_without_a_trial_stores_no_tokens(tmp_path):
     assert "row 1 of 1, trained on what is in [[ ]]" in done.stdout
     assert list(home.iterdir()) == []
     assert not (tmp_path / "cache" / "tokens").exists()
+
+
+def test_a_plan_of_a_run_that_exists_keeps_its_choices(tmp_path):
+    """What the run decided for automatic settings when it began is planned with, whatever would be decided now."""
+    automatic = ["data.sequence_length=auto", "optimizer.batch_size=auto", "run.budget.steps=2", "evaluation.every=0"]
+    settings = tiny(corpus(tmp_path), *automatic)
+    assert run_here("train", *settings, cwd=tmp_path).returncode == 0
+    folder = tmp_path / "runs/default"
+    record = read_record(folder)
+    for name, value in (("data.mode", "stream"), ("data.sequence_length", "32"), ("optimizer.batch_size", "3")):
+        record["auto"][name]["value"] = value
+    replace_record(folder, text_of(record))
+    done = run_here("plan", *settings, "--no-trial", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert (plan["data"]["mode"], plan["step"]["length"], plan["step"]["rows"]) == ("stream", 32, 3)
 
 
 def test_ranks_of_another_launcher_are_planned_by_its_first_one(tmp_path, monkeypatch):

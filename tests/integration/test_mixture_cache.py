@@ -244,7 +244,7 @@ def test_what_never_gives_needs_no_room(tmp_path):
     for weight in (0, 1):
         settings = settings_of(tmp_path, {"a": 1, "b": weight}, "data.mode=auto", "data.cache.budget=4000")
         ports = Ports(settings, {})
-        find_data(Request(settings, tmp_path, ports, print, keep_choice=lambda *kept: modes.append(kept[:2])))
+        find_data(Request(settings, tmp_path, ports, print, decide=lambda *kept: modes.append(kept[:2])))
     assert modes == [("data.mode", "cache"), ("data.mode", "stream")]
 
 

@@ -14,7 +14,7 @@ from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.training.parallel_mesh import ParallelMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from holdfast.bootstrap.stages.request import Request
     from holdfast.configs.settings import TrainSettings
@@ -55,12 +55,12 @@ class Chosen:
         return RankShard(self.settings.optimizer.num_rows, ranks.rank, ranks.size)
 
 
-def choose_sizes(request: Request, known: Callable[[str], str | None] = lambda _: None, ranks: int = 1) -> Request:
+def choose_sizes(request: Request, ranks: int = 1) -> Request:
     """Return ``request`` with numbers for the length of a row and the rows of a step.
 
-    ``known`` returns the earlier choice for a setting. Raises ``ConfigurationError`` if a batch is less than a row.
+    Raises ``ConfigurationError`` if a batch is less than a row.
     """
-    return replace(request, settings=with_sizes(request, known, ranks))
+    return replace(request, settings=with_sizes(request, ranks))
 
 
 def choose(request: Request, group: ProcessGroup) -> Chosen:

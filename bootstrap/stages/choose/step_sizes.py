@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from holdfast.bootstrap.adapter_choice.torch_adapters import TorchRequest
 from holdfast.bootstrap.run_folder.record_file import Begun
 from holdfast.bootstrap.stages.choose.hardware import choose_hardware
-from holdfast.bootstrap.stages.request import choose_anew
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.parallel_mesh import ParallelMesh
@@ -16,8 +15,6 @@ from holdfast.domain.training.size_rules import choose_length, choose_rows
 from holdfast.ports.data_source import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.bootstrap.stages.request import Request
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.data_source import DataSource
@@ -27,27 +24,31 @@ _SAMPLE, _UNITS = 256, 32
 _SHORT = 8  # any length, while the one of the run is looked for
 
 
-def with_sizes(request: Request, known: Callable[[str], str | None] = lambda _: None, ranks: int = 1) -> TrainSettings:
+def with_sizes(request: Request, ranks: int = 1) -> TrainSettings:
     """Return the settings of ``request`` with numbers for the length of a row and the rows of a step.
 
-    Its ``keep_choice`` keeps them, and ``known`` returns the earlier choice for a setting. Raises
-    ``ConfigurationError`` if a batch is less than a row.
+    Its ``keep_choice`` keeps them. Raises ``ConfigurationError`` if a batch is less than a row.
     """
-    settings, keep_choice = request.settings, request.keep_choice
+    settings, keep_choice, known = request.settings, request.keep_choice, request.begun.choices
     length = settings.data.sequence_length
     if length == "auto":
-        length = int(known(LENGTH) or keep_choice(LENGTH, *_length(request)))
+        length = int(known.get(LENGTH) or keep_choice(LENGTH, *_length(request)))
     optimizer = settings.optimizer
     rows = optimizer.batch_size
     if rows == "auto":
-        budget = Budget(**settings.run.budget.model_dump(), epochs=settings.data.epochs)
-        rows = int(known(ROWS) or keep_choice(ROWS, *_as_text(choose_rows(budget, length, ranks))))
+        rows = int(known.get(ROWS) or keep_choice(ROWS, *_as_text(choose_rows(budget_of(settings), length, ranks))))
     elif rows is None:
         assert optimizer.batch_tokens is not None
         if (rows := optimizer.batch_tokens // length) < 1:
             msg = f"optimizer.batch_tokens is {optimizer.batch_tokens}, less than a row of {length} tokens: raise it"
             raise ConfigurationError(msg)
     return _sized(settings, length, rows)
+
+
+def budget_of(settings: TrainSettings) -> Budget:
+    """Return the length of a run by its settings, before minutes and epochs are steps."""
+    limits = settings.run.budget
+    return Budget(limits.steps, limits.tokens, limits.minutes, settings.data.epochs)
 
 
 def _sized(settings: TrainSettings, length: int, rows: int) -> TrainSettings:
@@ -60,8 +61,9 @@ def _length(request: Request) -> tuple[str, str]:
     settings = _sized(request.settings, _SHORT, 1)
     is_text = not settings.data.are_tokens
     documents = _sizes_of_documents(request.ports.data_source(settings.data, Begun())) if is_text else []
-    hardware = choose_hardware(settings, choose_anew)
-    torch = TorchRequest(settings, hardware, ParallelMesh(), Begun().rules, lambda _: None)
+    new = Begun()
+    hardware = choose_hardware(settings, new.keep)
+    torch = TorchRequest(settings, hardware, ParallelMesh(), new.rules, lambda _: None)
     longest = request.ports.model_factory(torch).longest_row()
     return _as_text(choose_length(documents, longest, are_divided=settings.data.task == "text"))
 

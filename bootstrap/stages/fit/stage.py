@@ -12,7 +12,6 @@ from holdfast.bootstrap.stages.fit.micro_batch import begin_micro_batch
 from holdfast.bootstrap.stages.fit.run_length import MinutesBudget
 from holdfast.bootstrap.stages.prepare.data_streams import trained_stream
 from holdfast.domain.fault_tolerance.restart_policy import GracePeriod
-from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.train_plan import TrainPlan
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.stages.open_run.stage import Opened
     from holdfast.bootstrap.stages.prepare.stage import PreparedRows
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.budget import Budget
 
 
 @final
@@ -62,12 +62,6 @@ def fit(
     budget, num_rows = minutes.decided(budget, num_rows, opened.state_store)
     probe_loss(built, report=report)
     return Fitted(plan_of(settings, budget), stream, num_rows, adapt)
-
-
-def budget_of(settings: TrainSettings) -> Budget:
-    """Return the length of a run by its settings, before minutes and epochs are steps."""
-    limits = settings.run.budget
-    return Budget(limits.steps, limits.tokens, limits.minutes, settings.data.epochs)
 
 
 def plan_of(settings: TrainSettings, budget: Budget) -> TrainPlan:

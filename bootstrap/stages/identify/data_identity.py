@@ -147,19 +147,21 @@ def _check_ranks(folder: SharedRunFolder, data: RunData) -> None:
 
 
 def begun_with(record: Mapping[str, Any], rules: Mapping[str, int]) -> Begun:
-    """Return what the run of ``record`` began with, by ``rules``: the places of its files, and what was held out.
+    """Return what the run of ``record`` began with, by ``rules``: places of files, what was held out, and choices.
 
     Files of several places are read in the order of the paths that they had.
     """
     known = known_data(record)
-    return Begun(rules, known.first_places if known else {}, record.get(HOLDOUT, {}))
+    choices = {name: str(entry["value"]) for name, entry in record.get("auto", {}).items()}
+    return Begun(rules, known.first_places if known else {}, record.get(HOLDOUT, {}), choices)
 
 
 def begun_with_data(folder: SharedRunFolder) -> Begun:
     """Return what ``begun_with`` does, on all ranks."""
     begun = begun_with(folder.record or {}, {})
-    places, holdout = json.loads(folder.gather(json.dumps([dict(begun.places), dict(begun.holdout)]))[0])
-    return Begun(folder.rules(), places, holdout)
+    own = json.dumps([dict(begun.places), dict(begun.holdout), dict(begun.choices)])
+    places, holdout, choices = json.loads(folder.gather(own)[0])
+    return Begun(folder.rules(), places, holdout, choices)
 
 
 def hold_to_transforms(folder: SharedRunFolder, pipeline: RecordPipeline) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.bootstrap.adapter_choice.ports import Ports
+from holdfast.bootstrap.run_folder.record_file import Begun
 from holdfast.bootstrap.stages.choose.step_sizes import with_sizes
 from holdfast.bootstrap.stages.request import Request
 from holdfast.configs.settings_layers import load_settings
@@ -72,8 +73,10 @@ def sized(*overrides, known=()):
         return decided.setdefault(name, value)
 
     settings = load_settings([], ["data.sequence_length=100", *overrides], {}).settings
-    request = Request(settings, settings.run.directory, Ports(settings, {}), print, keep_choice=decide)
-    found = with_sizes(request, dict(known).get)
+    request = Request(
+        settings, settings.run.directory, Ports(settings, {}), print, begun=Begun(choices=dict(known)), decide=decide
+    )
+    found = with_sizes(request)
     return found.data.row_length, found.optimizer.num_rows, decided
 
 
