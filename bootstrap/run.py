@@ -293,7 +293,7 @@ class Run:
         watching = watchdog if self.settings.recovery.watchdog.enabled else None
         opened = (self._failures, account, watching, metrics, fitted.adapt, built.compilations, records)
         handlers = OpenHandlers(*opened, self._report)
-        own = [*data_subscriptions(parts, prepared.drift, ledger, folder.run_id, stack), *prepared.length]
+        own = [*data_subscriptions(parts, prepared.drift, ledger, folder.run_id, stack), *prepared.budget_subscriptions]
         own += [*self._host.subscriptions, *(trial_subscriptions(parts) if self.awaits_verdicts else [])]
         self._preparation.end()
         self._host.hand_over()

@@ -54,10 +54,6 @@ class Ports:
             made = wrap(made)
         return cast("T", made)
 
-    def replaces(self, name: str) -> bool:
-        """Return whether the host replaces the part called ``name``."""
-        return name in self._given
-
     def event_bus(self, kind: str) -> EventBus:
         """Return the bus of the run."""
         make: Callable[[], EventBus] = partial(self._make, "event_bus", kind)

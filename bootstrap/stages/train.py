@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.data.cached_batches import CachedBatches
+from holdfast.bootstrap.adapter_choice.part_overrides import brings_model
 from holdfast.bootstrap.adapter_choice.state_stores import follow_schedule
 from holdfast.bootstrap.run_folder.shared import in_turns
 from holdfast.bootstrap.stages.attach.ledger import open_ledger
@@ -61,12 +62,12 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """The rows of a run; ``length`` are the subscriptions that decide its ``budget`` of epochs anew."""
+    """The rows of a run, and its ``budget``, which ``budget_subscriptions`` decide anew if it counts epochs."""
 
     rows: PreparedRows
     drift: DriftMonitor | None
     budget: Budget
-    length: Sequence[Subscription]
+    budget_subscriptions: Sequence[Subscription]
 
 
 @final
@@ -122,11 +123,11 @@ class TrainStages:
             with preparation.phase(PreparationPhase.ROWS):
                 preparation.in_turns(turn, partial(pack_rows, rows.stream, found.show))
         store = self.opened.state_store
-        budget, length = decide_epochs(budget, rows.stream, settings, folder, store, found.report)
+        budget, subscriptions = decide_epochs(budget, rows.stream, settings, folder, store, found.report)
         if is_masked(data.encoder):
             proof = (folder, settings, rows.stream, data.tokenizer, found.mixture.names, self.screen)
             preparation.awaited(partial(prove_run, *proof))
-        return PreparedRun(rows, drift, budget, length)
+        return PreparedRun(rows, drift, budget, subscriptions)
 
     def build(self, chosen: Chosen, prepared: PreparedRun, stack: ExitStack) -> tuple[Built, EvaluationParts]:
         """Return the model of the run, whose reference model has passed over the pairs, and what evaluates it."""
@@ -180,7 +181,7 @@ class TrainStages:
             tokenizer,
             num_ranks=group.size,
             device=chosen.hardware.get("optimizer.device"),
-            is_from_outside=bool({"model_factory", "optimizer"} & self.overrides.keys()),
+            is_from_outside=brings_model(self.overrides),
         )
         folder.note_shortage(shortage, found.report)
         return identified

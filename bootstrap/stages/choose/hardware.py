@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.training.memory_fit import MemoryCapacity
-    from holdfast.ports.resource_probe import ResourceProbe
     from holdfast.ports.state_store import StateStore
 
 
@@ -71,11 +70,6 @@ def gpu_of(chosen: Mapping[str, str]) -> str | None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in visible.split(",")] if visible else []
     return names[rank] if rank < len(names) else str(rank)
-
-
-def probe_of(probe: Callable[[], ResourceProbe], rank: int, *, is_wanted: bool) -> ResourceProbe | None:
-    """Return the probe of the machine's resources on the first rank if ``is_wanted``, else None."""
-    return probe() if is_wanted and rank == 0 else None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Turns ``run.budget.minutes`` into steps, once, before the first step of a run."""
+"""Turns the minutes or the epochs of a run into steps, once, before its first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens a run: its processes, its bus and its checkpoints."""
+"""Opens the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_run(request: Request, group: ProcessGroup, inbox: Inbox) -> Opened:
             progress.count,
         )
     )
-    return Opened(request, group, inbox, store, inner, audit, guard, progress)
+    return Opened(group, inbox, store, inner, audit, guard, progress)
 
 
 @final
@@ -48,7 +48,6 @@ class Opened:
     shows the uploads that training waits for.
     """
 
-    request: Request
     process_group: ProcessGroup
     inbox: Inbox
     state_store: StateStore

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.bootstrap.adapter_choice.encryption_keys import build_shard_encryption
 from holdfast.bootstrap.adapter_choice.lazy import lazy
 from holdfast.bootstrap.stages.identify.data_form import cache_budget, open_shards
@@ -102,11 +101,6 @@ class PreparedRows:
     def data(self) -> Data:
         """Return the data that are read."""
         return self.readers.data
-
-    @property
-    def num_rows(self) -> int | None:
-        """Return the number of rows of cached tokens, None for streamed ones."""
-        return self.stream.num_rows if isinstance(self.stream, CachedBatches) else None
 
 
 def open_readers(data: Data, *, part: WorkPart = WHOLE, drift: DriftMonitor | None = None) -> Readers:
