@@ -44,7 +44,7 @@ def is_there(path: Path) -> bool:
     """Return whether ``path`` exists, even as a dangling link; raises ``OSError`` if the disk cannot be read."""
     try:
         path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # something else may stand where its folder is looked for
         return False
     return True
 

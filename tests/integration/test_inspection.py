@@ -170,6 +170,14 @@ def test_each_defect_of_a_checkpoint_is_named(root, inspect, look):
     assert "checkpoint-4 has 1 more" in inspect(root)[1]
 
 
+def test_a_file_in_place_of_a_checkpoint_is_named(root, look):
+    """A plain file with the name of a checkpoint is a defect of that one, and the others are told."""
+    folder_of(root, 4).touch()
+    code, report = look(root)
+    assert code == 4
+    assert states(report) == {1: "verified", 2: "verified", 3: "verified", 4: "not-a-folder"}
+
+
 def test_a_checkpoint_folder_alone(root, tmp_path, inspect, look):
     """One checkpoint, wherever it was copied and by a link too, is told with what its manifest says."""
     shutil.copytree(folder_of(root), tmp_path / "copy")
