@@ -308,10 +308,6 @@ def _reason(error: Exception) -> str:
     return f"refused a call: {describe(error)[:300]}"
 
 
-if __name__ == "__main__":
-    serve(MlflowRun(), _SECONDS_TO_END)
-
-
 LONGEST_PARAMETER = 6000
 LONGEST_TAG = 5000
 _LONGEST_NAME = 250
@@ -370,3 +366,7 @@ def _leaves(value: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
         yield from _leaves(item, (*names, str(key)))
     if not items:
         yield names, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+if __name__ == "__main__":
+    serve(MlflowRun(), _SECONDS_TO_END)

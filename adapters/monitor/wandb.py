@@ -242,11 +242,6 @@ def _locked(path: Path) -> IO[bytes]:
             return file
 
 
-if __name__ == "__main__":
-    os.environ |= {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off"}
-    serve(WandbRun(), _SECONDS_TO_END)
-
-
 @dataclass
 class WandbEntry:
     """A run of W&B in ``place``, a project on a server or offline.
@@ -327,3 +322,8 @@ class WandbRecord:
         """Return the number at the end of an id, 1 without one."""
         end = name.removeprefix(self._run_id).removeprefix("-")
         return int(end) if end.isdecimal() else 1
+
+
+if __name__ == "__main__":
+    os.environ |= {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off"}
+    serve(WandbRun(), _SECONDS_TO_END)

@@ -188,12 +188,6 @@ def _gpu(number: int) -> Mapping[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    wanted = json.loads(sys.argv[1])
-    found = torch_facts(wanted["device"], wanted["precision"], wanted["attention"], wanted["compile"])
-    print(json.dumps(found))  # noqa: T201  the parent reads it
-
-
 _LEAST_MEMORY = 2**30  # bytes, for Python, torch and a small model
 _LITTLE_MEMORY = 2 * 2**30
 _LEAST_ADDRESSES = 2 * 2**30  # of the smallest run, which maps more than it uses
@@ -346,3 +340,9 @@ def _shown(time: float) -> str:
     with suppress(OverflowError, ValueError, OSError):
         return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"{time:.0f} s since 1970"
+
+
+if __name__ == "__main__":
+    wanted = json.loads(sys.argv[1])
+    found = torch_facts(wanted["device"], wanted["precision"], wanted["attention"], wanted["compile"])
+    print(json.dumps(found))  # noqa: T201  the parent reads it

@@ -10,6 +10,7 @@ from tests.support.rules.code_rules import (
     catch_alls,
     container_parameters,
     crowded_constructors,
+    early_starts,
     leftovers,
     long_files,
     long_functions,
@@ -32,6 +33,11 @@ def test_functions_are_short():
 def test_files_are_short():
     """No file is longer than a reader keeps in mind."""
     refuse(long_files(project()), remedy=f"over {LONGEST_FILE} lines: two things want to live apart; make two files")
+
+
+def test_programs_start_at_the_end_of_their_module():
+    """A module that is run finds all of its own names."""
+    refuse(early_starts(project()), remedy="starts before the names below it are there: move it to the end")
 
 
 def test_constructors_take_few_parameters():

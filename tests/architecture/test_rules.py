@@ -10,6 +10,7 @@ from tests.support.rules.code_rules import (
     catch_alls,
     container_parameters,
     crowded_constructors,
+    early_starts,
     leftovers,
     long_files,
     long_functions,
@@ -49,6 +50,7 @@ def _statements(count: int) -> str:
     [
         (long_functions, "domain/a.py", f"def f():\n{_statements(LONGEST_FUNCTION)}"),
         (long_files, "domain/a.py", "\n" * (LONGEST_FILE + 1)),
+        (early_starts, "adapters/a.py", 'if __name__ == "__main__":\n    serve()\nclass A: ...'),
         (crowded_constructors, "domain/a.py", f"class A:\n    def __init__(self, *, {_NAMES}): ..."),
         (crowded_constructors, "domain/a.py", f"@dataclass(frozen=True)\nclass A:\n{_FIELDS}"),
         (container_parameters, "bootstrap/stages/a.py", "def f(settings, *, container): ..."),
@@ -112,6 +114,7 @@ def test_a_violation_is_seen(rule, path, text):
     [
         (long_functions, "domain/a.py", f"def f():\n{_statements(LONGEST_FUNCTION - 1)}"),
         (long_files, "domain/a.py", "\n" * LONGEST_FILE),
+        (early_starts, "adapters/a.py", 'class A: ...\nif __name__ == "__main__":\n    serve()'),
         (crowded_constructors, "domain/a.py", f"class A:\n    def f(self, {_NAMES}): ..."),
         (container_parameters, "bootstrap/adapter_choice/table.py", "def f(container): ..."),
         (lookups_by_name, "bootstrap/a.py", "hasattr(a, 'b')\n" * MOST_LOOKUPS),

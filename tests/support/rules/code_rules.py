@@ -45,6 +45,14 @@ def long_files(modules: Iterable[Module]) -> Iterator[str]:
             yield f"{module.path} has {lines} lines"
 
 
+def early_starts(modules: Iterable[Module]) -> Iterator[str]:
+    """Yield each program that starts before all names of its module are there."""
+    for module in modules:
+        for node in module.tree.body[:-1]:
+            if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+                yield module.at(node)
+
+
 def container_parameters(modules: Iterable[Module]) -> Iterator[str]:
     for module in modules:
         for node in module.nodes(*type_of_function):
